@@ -1,0 +1,60 @@
+# Two commands set everything up on a fresh machine: make demo, make test.
+PYTHON ?= python3
+BIN := .venv/bin
+JOBS ?= 2
+
+.PHONY: demo test test-all slow corpus bench docs fmt lint type page clean help
+
+help:
+	@echo "make demo      train a small model, then diagnose a sick script"
+	@echo "make test      lint, types and the fast tests (under 15 minutes on 2 cores)"
+	@echo "make test-all  the slow, the browser and the GPU tests as well"
+	@echo "make corpus    run every training script of corpus/ and print hits, misses, false alarms"
+	@echo "make bench     the CPU benchmarks"
+	@echo "make fmt lint type docs page"
+
+.venv/base: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt torch numpy
+	$(BIN)/pip install -q -c constraints.txt -e .
+	@touch $@
+
+.venv/dev: .venv/base
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: .venv/base
+	$(BIN)/traindoctor train --preset demo --out runs/demo
+
+test: lint type .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not browser"
+
+test-all: lint type .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS)
+
+slow: .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m slow
+
+corpus: .venv/dev
+	$(BIN)/python corpus/run.py
+
+bench: .venv/dev
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+docs: .venv/dev
+	$(BIN)/python -m traindoctor.cli.docs docs/checks
+
+fmt: .venv/dev
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: .venv/dev
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell src tests docs benchmarks examples README.md
+
+type: .venv/dev
+	$(BIN)/mypy
+
+page:
+	cd page && npm ci && npm run build
+
+clean:
+	rm -rf .venv build dist runs

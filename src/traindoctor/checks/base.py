@@ -1,0 +1,215 @@
+"""What a check is: a function of the record that judges one cause.
+
+A check ends in one of three ways: a Finding with evidence, Clear (with what cleared it), or NotJudged
+(with the reason and the exam it wants).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from traindoctor.record import Record, Series
+
+# How the evidence was got, from the surest to the weakest. DESIGN.md's order of instruments.
+Grade = Literal["exact", "experiment", "statistic", "curve"]
+Status = Literal["confirmed", "likely", "possible"]
+
+# Confidence runs from the first number to the second as the evidence outgrows its noise.
+CONFIDENCE: dict[Grade, tuple[float, float]] = {
+    "exact": (
+        0.95,
+        1.0,
+    ),  # a right answer is known: equality, an exact zero, an identity of objects
+    "experiment": (0.75, 0.95),  # one thing was changed beside a control, several orders of batches
+    "statistic": (0.5, 0.85),  # a number against its distribution in healthy runs
+    "curve": (0.2, 0.45),  # the shape of a curve alone
+}
+STATUS: dict[Grade, Status] = {
+    "exact": "confirmed",
+    "experiment": "confirmed",
+    "statistic": "likely",
+    "curve": "possible",
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One number that speaks for a finding, and what it should have been."""
+
+    measure: str
+    value: float | str | None
+    expected: float | str | None = None
+    noise: float | None = None
+    step: int | None = None
+
+    @property
+    def ratio(self) -> float:
+        """How many times its own noise the value is away from what was expected; 1 if unknown."""
+        if not isinstance(self.value, int | float) or not isinstance(self.expected, int | float):
+            return 1.0
+        away = abs(float(self.value) - float(self.expected))
+        if math.isnan(away) or not self.noise:
+            return math.inf if away > 0 or math.isnan(away) else 1.0
+        return max(1.0, away / self.noise)
+
+
+def evidence(
+    measure: str,
+    value: float | str | Series | None,
+    expected: float | str | None = None,
+    *,
+    noise: float | None = None,
+    step: int | None = None,
+) -> Evidence:
+    """A series stands for its median, at the step of its first point."""
+    if isinstance(value, Series):
+        step = int(value.steps[0]) if step is None and len(value) else step
+        value = value.median()
+    return Evidence(measure, value, expected, noise, step)
+
+
+def confidence(grade: Grade, items: Sequence[Evidence]) -> float:
+    """The stated rule: from the grade's lower to its upper bound as 1 - 1/ratio of the best evidence."""
+    low, high = CONFIDENCE[grade]
+    ratio = max((item.ratio for item in items), default=1.0)
+    return round(high if math.isinf(ratio) else low + (high - low) * (1 - 1 / ratio), 3)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause that the record shows."""
+
+    cause: str
+    code: str
+    grade: Grade
+    status: Status
+    confidence: float
+    summary: str
+    evidence: tuple[Evidence, ...]
+    remedy: str
+    where: str | None = None
+    since_step: int | None = None
+    line: str | None = None  # "train.py:54", where the script's line is known
+
+
+@dataclass(frozen=True)
+class Clear:
+    """The cause is ruled out; `by` says by which measurement."""
+
+    cause: str
+    by: str
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """The cause can be neither named nor ruled out. `wants` names the exam that would decide."""
+
+    cause: str
+    reason: str
+    wants: str | None = None
+
+
+Outcome = Finding | Clear | NotJudged
+
+
+@dataclass(frozen=True)
+class Check:
+    """One cause: `check(record)` gives an Outcome."""
+
+    code: str
+    slug: str
+    title: str
+    needs: tuple[str, ...]
+    wants: tuple[str, ...]
+    min_steps: int
+    since: str
+    judge: Callable[[Record], Outcome | None]
+
+    @property
+    def family(self) -> str:
+        return self.code[:3]
+
+    @property
+    def docs(self) -> str:
+        """The page of this cause, in Markdown: the docstring of its function."""
+        return textwrap.dedent(inspect.getdoc(self.judge) or "")
+
+    @property
+    def remedy(self) -> str:
+        """The text under 'How to fix'."""
+        _, _, rest = self.docs.partition("## How to fix")
+        return " ".join(rest.partition("\n## ")[0].split())
+
+    def __call__(self, record: Record) -> Outcome:
+        for name in self.needs:
+            series = record.get(name) if name in record.names else record.layers(name)
+            if series is None or len(series) == 0:
+                return NotJudged(self.slug, f"{name} was not recorded")
+            if len(series) < self.min_steps:
+                return NotJudged(
+                    self.slug, f"{name} has {len(series)} points, {self.min_steps} are needed"
+                )
+        for name in self.wants:
+            result = record.exam(name)
+            if result is None:
+                return NotJudged(self.slug, f"the exam {name} has not been done", wants=name)
+            if not result.done:
+                return NotJudged(self.slug, f"the exam {name} was not possible: {result.reason}")
+        outcome = self.judge(record)
+        return self.clear() if outcome is None else outcome
+
+    def finding(
+        self,
+        *items: Evidence,
+        grade: Grade = "exact",
+        summary: str | None = None,
+        remedy: str | None = None,
+        where: str | None = None,
+        since_step: int | None = None,
+        line: str | None = None,
+        status: Status | None = None,
+    ) -> Finding:
+        """Status and confidence follow from the grade; `status` may only weaken it."""
+        steps = [item.step for item in items if item.step is not None]
+        return Finding(
+            cause=self.slug,
+            code=self.code,
+            grade=grade,
+            status=status or STATUS[grade],
+            confidence=confidence(grade, items),
+            summary=summary or self.title,
+            evidence=items,
+            remedy=remedy or self.remedy,
+            where=where,
+            since_step=since_step if since_step is not None else min(steps, default=None),
+            line=line,
+        )
+
+    def clear(self, by: str | None = None) -> Clear:
+        return Clear(self.slug, by or ", ".join((*self.wants, *self.needs)) or "the record")
+
+    def not_judged(self, reason: str, *, wants: str | None = None) -> NotJudged:
+        return NotJudged(self.slug, reason, wants)
+
+
+def check(
+    *,
+    code: str,
+    slug: str,
+    title: str,
+    needs: Sequence[str] = (),
+    wants: Sequence[str] = (),
+    min_steps: int = 1,
+    since: str = "0.1",
+) -> Callable[[Callable[[Record], Outcome | None]], Check]:
+    """Makes a Check of a function. It registers nothing: the table in checks/__init__.py does."""
+
+    def build(judge: Callable[[Record], Any]) -> Check:
+        return Check(code, slug, title, tuple(needs), tuple(wants), min_steps, since, judge)
+
+    return build

@@ -1,0 +1,3 @@
+from traindoctor.checks.base import Check
+
+CHECKS: tuple[Check, ...] = ()

@@ -1,0 +1,77 @@
+"""The command line. A command's module is imported when the command is used, never for --help."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from traindoctor import __version__
+from traindoctor.errors import TraindoctorError
+
+# command -> (module of traindoctor.cli, one line for the list)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "train": ("train", "Train a transformer language model on your text."),
+    "generate": ("generate", "Let a trained run write text."),
+    "run": ("run", "Run a training script unchanged, watch it, and say why it does not learn."),
+    "check": ("check", "Examine model, loss, data and optimizer before training."),
+    "gradcheck": ("gradcheck", "Test a hand-written gradient against its forward."),
+    "diagnose": ("diagnose", "Judge a recorded run, a metrics.csv or a trainer_state.json."),
+    "explain": ("explain", "Print the page of a cause."),
+    "causes": ("causes", "List the causes that can be told apart."),
+    "precision": ("precision", "Measure what summation and dtype do to a softmax and its loss."),
+    "report": ("report", "Write the report of a run as one HTML page, Markdown or JSON."),
+    "ui": ("ui", "Look at runs in the browser, live."),
+    "runs": ("runs", "List runs."),
+    "export": ("export", "Give a run away: Hugging Face folder, CSV or Parquet."),
+    "import": ("import_", "Turn metrics of another tool into a record."),
+}
+
+
+class LazyGroup(click.Group):
+    """Lists the table; imports one module when its command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"traindoctor.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="traindoctor")
+def cli() -> None:
+    """traindoctor finds out why a transformer is not learning.
+
+    Start with `traindoctor run train.py`: your script runs unchanged and ends with a verdict.
+    """
+
+
+def main() -> None:
+    """Entry point: the user's mistakes become one sentence and exit status 2."""
+    try:
+        status = cli.main(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except click.exceptions.Abort:
+        click.echo("stopped", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except TraindoctorError as error:
+        click.echo(f"traindoctor: {error}", err=True)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(141)

@@ -1,0 +1,49 @@
+"""Every exception traindoctor raises."""
+
+from __future__ import annotations
+
+
+class TraindoctorError(Exception):
+    """A mistake of the user's, or of the world's, told in one sentence; the command line exits with 2.
+
+    The message says what was expected, what came and what to do. `slug` names the kind for scripts.
+    """
+
+    def __init__(self, message: str, *, slug: str = "wrong-use") -> None:
+        super().__init__(message)
+        self.slug = slug
+
+
+class RecordError(TraindoctorError):
+    """A record that is missing, corrupt or of a newer format."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, slug="bad-record")
+
+
+class CheckpointError(TraindoctorError):
+    """A checkpoint that is missing, corrupt or belongs to other settings."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, slug="bad-checkpoint")
+
+
+class DataError(TraindoctorError):
+    """Text or tokens that cannot be trained on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, slug="bad-data")
+
+
+class ConfigError(TraindoctorError):
+    """Settings that contradict each other or name an impossible shape."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, slug="bad-settings")
+
+
+class ReplayError(TraindoctorError):
+    """A tape that cannot be replayed; exams turn it into 'not judged', with the reason."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, slug="no-replay")

@@ -1,0 +1,58 @@
+"""What an exam is: an active test on a replay, with a known right answer and a noise estimate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from traindoctor.errors import ReplayError
+from traindoctor.record import ExamResult
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+
+
+class NotApplicable(Exception):
+    """The exam has nothing to say about this patient; the message is the reason, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Exam:
+    """One test. `cost` is a first guess in training steps' time; the doctor learns the real one."""
+
+    name: str
+    title: str
+    cost: float
+    perform: Callable[[Patient], Mapping[str, Any]]
+    needs_tape: bool = True
+
+    def __call__(self, patient: Patient) -> ExamResult:
+        """Never raises for a patient that cannot be examined: that is a result, with its reason."""
+        begin = time.perf_counter()
+        step = patient.step
+        try:
+            if self.needs_tape and patient.tape is None:
+                raise NotApplicable("no step could be taped")
+            with patient.undisturbed():
+                values = self.perform(patient)
+            return ExamResult(self.name, step, "done", values, "", time.perf_counter() - begin)
+        except (NotApplicable, ReplayError) as reason:
+            return ExamResult(
+                self.name, step, "refused", {}, str(reason), time.perf_counter() - begin
+            )
+        except Exception as error:  # the border between the user's run and our tests
+            text = f"{type(error).__name__}: {error}"
+            return ExamResult(self.name, step, "failed", {}, text, time.perf_counter() - begin)
+
+
+def exam(
+    *, name: str, title: str, cost: float, needs_tape: bool = True
+) -> Callable[[Callable[[Any], Mapping[str, Any]]], Exam]:
+    """Makes an Exam of a function of the patient. The table in exams/__init__.py lists them."""
+
+    def build(perform: Callable[[Any], Mapping[str, Any]]) -> Exam:
+        return Exam(name, title, cost, perform, needs_tape)
+
+    return build

@@ -1,0 +1,27 @@
+"""The record: the one place where measuring and judging meet."""
+
+from traindoctor.record.reader import StoredRecord, open_record
+from traindoctor.record.schema import (
+    FORMAT,
+    ExamResult,
+    LayerSeries,
+    Note,
+    Record,
+    Series,
+    make_record,
+)
+from traindoctor.record.writer import RecordWriter, record_path
+
+__all__ = [
+    "FORMAT",
+    "ExamResult",
+    "LayerSeries",
+    "Note",
+    "Record",
+    "RecordWriter",
+    "Series",
+    "StoredRecord",
+    "make_record",
+    "open_record",
+    "record_path",
+]

@@ -1,0 +1,226 @@
+"""Writes a record: SQLite in WAL mode, one file per rank, buffered, flushed at least every second."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traindoctor.errors import RecordError
+from traindoctor.record.schema import FORMAT, ExamResult
+
+# A record may lose 2 s when the process is killed; half of it leaves room for a slow disk.
+FLUSH_SECONDS = 1.0
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS series (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
+CREATE TABLE IF NOT EXISTS points (series INTEGER NOT NULL, steps BLOB NOT NULL, numbers BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS points_by_series ON points (series);
+CREATE TABLE IF NOT EXISTS layers (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, columns TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS layer_rows (layers INTEGER NOT NULL, step INTEGER NOT NULL, numbers BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS rows_by_layers ON layer_rows (layers, step);
+CREATE TABLE IF NOT EXISTS facts (id INTEGER PRIMARY KEY, time REAL, name TEXT NOT NULL, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS exams (id INTEGER PRIMARY KEY, time REAL, exam TEXT NOT NULL, step INTEGER,
+                                  outcome TEXT NOT NULL, numbers TEXT NOT NULL, reason TEXT, seconds REAL);
+CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, time REAL, level TEXT NOT NULL, text TEXT NOT NULL);
+"""
+
+
+def record_path(folder: Path, rank: int = 0) -> Path:
+    return folder / f"record-{rank}.sqlite"
+
+
+def to_json(value: Any) -> str:
+    """JSON with the three numbers it lacks as strings: "nan", "inf", "-inf"."""
+
+    def plain(x: Any) -> Any:
+        if isinstance(x, float):
+            if math.isfinite(x):
+                return x
+            return "nan" if math.isnan(x) else ("inf" if x > 0 else "-inf")
+        if isinstance(x, Mapping):
+            return {str(k): plain(v) for k, v in x.items()}
+        if isinstance(x, (list, tuple, set, frozenset)):
+            return [plain(v) for v in x]
+        if isinstance(x, np.generic):
+            return plain(x.item())
+        if isinstance(x, np.ndarray):
+            return plain(x.tolist())
+        if x is None or isinstance(x, (str, bool, int)):
+            return x
+        return str(x)
+
+    return json.dumps(plain(value), ensure_ascii=False)
+
+
+class RecordWriter:
+    """Append-only. Cheap to call: numbers wait in memory and are written together."""
+
+    def __init__(
+        self, folder: Path, *, rank: int = 0, meta: Mapping[str, Any] | None = None
+    ) -> None:
+        self.folder = Path(folder)
+        self.rank = rank
+        self.failed: str | None = None
+        self._lock = threading.Lock()
+        self._points: dict[str, tuple[list[int], list[float]]] = {}
+        self._rows: list[tuple[str, int, tuple[str, ...], bytes]] = []
+        self._others: list[tuple[str, tuple[Any, ...]]] = []
+        self._series_ids: dict[str, int] = {}
+        self._layer_ids: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._pid = os.getpid()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(
+                record_path(self.folder, rank), check_same_thread=False, timeout=5
+            )
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(TABLES)
+        except (OSError, sqlite3.Error) as error:
+            raise RecordError(
+                f"cannot write a record in {self.folder}: {error}; choose another folder with --out"
+            ) from error
+        self._resume_ids()
+        for key, value in {
+            "format": FORMAT,
+            "rank": rank,
+            "created": time.time(),
+            **(meta or {}),
+        }.items():
+            self._db.execute(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)", (str(key), to_json(value))
+            )
+        self._db.commit()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="traindoctor-record", daemon=True)
+        self._thread.start()
+
+    def scalar(self, name: str, step: int, value: float) -> None:
+        with self._lock:
+            steps, values = self._points.setdefault(name, ([], []))
+            steps.append(step)
+            values.append(value)
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.scalar(name, step, value)
+
+    def layers(
+        self, name: str, step: int, columns: Sequence[str], values: Sequence[float] | np.ndarray
+    ) -> None:
+        blob = np.asarray(values, dtype=np.float32)
+        if len(blob) != len(columns):
+            raise ValueError(f"{name}: {len(columns)} layers but {len(blob)} values")
+        with self._lock:
+            self._rows.append((name, step, tuple(columns), blob.tobytes()))
+
+    def fact(self, name: str, value: Any) -> None:
+        """The latest value of a name counts."""
+        self._later(
+            "INSERT INTO facts (time, name, value) VALUES (?, ?, ?)",
+            (time.time(), name, to_json(value)),
+        )
+
+    def exam(self, result: ExamResult) -> None:
+        self._later(
+            "INSERT INTO exams (time, exam, step, outcome, numbers, reason, seconds) VALUES (?,?,?,?,?,?,?)",
+            (
+                time.time(),
+                result.exam,
+                result.step,
+                result.outcome,
+                to_json(result.values),
+                result.reason,
+                result.seconds,
+            ),
+        )
+
+    def note(self, level: str, text: str) -> None:
+        self._later(
+            "INSERT INTO notes (time, level, text) VALUES (?, ?, ?)", (time.time(), level, text)
+        )
+
+    def _later(self, statement: str, values: tuple[Any, ...]) -> None:
+        with self._lock:
+            self._others.append((statement, values))
+
+    def flush(self) -> None:
+        """Writes all that waits. A full disk or a lost folder ends the recording, never the run."""
+        if self.failed or os.getpid() != self._pid:
+            return
+        with self._lock:
+            points, self._points = self._points, {}
+            rows, self._rows = self._rows, []
+            others, self._others = self._others, []
+            try:
+                for name, (steps, values) in points.items():
+                    self._db.execute(
+                        "INSERT INTO points VALUES (?, ?, ?)",
+                        (
+                            self._series_id(name),
+                            np.asarray(steps, dtype=np.int64).tobytes(),
+                            np.asarray(values, dtype=np.float64).tobytes(),
+                        ),
+                    )
+                for name, step, columns, blob in rows:
+                    self._db.execute(
+                        "INSERT INTO layer_rows VALUES (?, ?, ?)",
+                        (self._layers_id(name, columns), step, blob),
+                    )
+                for statement, values_ in others:
+                    self._db.execute(statement, values_)
+                self._db.commit()
+            except (OSError, sqlite3.Error) as error:
+                self.failed = str(error)
+
+    def close(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        self._stop.set()
+        self._thread.join(timeout=5)
+        self.flush()
+        try:
+            self._db.close()
+        except sqlite3.Error as error:
+            self.failed = self.failed or str(error)
+
+    def _run(self) -> None:
+        while not self._stop.wait(FLUSH_SECONDS):
+            self.flush()
+            if self.failed:
+                return
+
+    def _resume_ids(self) -> None:
+        for number, name in self._db.execute("SELECT id, name FROM series"):
+            self._series_ids[name] = number
+        for number, name, columns in self._db.execute("SELECT id, name, columns FROM layers"):
+            self._layer_ids[name] = (number, tuple(json.loads(columns)))
+
+    def _series_id(self, name: str) -> int:
+        if name not in self._series_ids:
+            cursor = self._db.execute("INSERT INTO series (name) VALUES (?)", (name,))
+            self._series_ids[name] = int(cursor.lastrowid or 0)
+        return self._series_ids[name]
+
+    def _layers_id(self, name: str, columns: tuple[str, ...]) -> int:
+        known = self._layer_ids.get(name)
+        if known is None:
+            cursor = self._db.execute(
+                "INSERT INTO layers (name, columns) VALUES (?, ?)", (name, to_json(columns))
+            )
+            known = self._layer_ids[name] = (int(cursor.lastrowid or 0), columns)
+        if known[1] != columns:
+            # A model that changed its layers starts a new table under a numbered name.
+            base, _, count = name.partition("#")
+            return self._layers_id(f"{base}#{int(count or 1) + 1}", columns)
+        return known[0]

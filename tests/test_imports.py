@@ -1,0 +1,98 @@
+"""Which way imports run, and that light commands stay light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "traindoctor"
+
+# Each part may import the parts named beside it (and itself). Read by the test below, nowhere else.
+ALLOWED = {
+    "errors": set(),
+    "record": {"errors"},
+    "events": {"errors"},
+    "checks": {"record", "errors"},
+    "diagnosis": {"checks", "record", "errors"},
+    "report": {"diagnosis", "checks", "record", "errors"},
+    "dashboard": {"report", "diagnosis", "checks", "record", "errors"},
+    "numerics": {"errors"},
+    "kernels": {"numerics", "errors"},
+    "lm": {"kernels", "numerics", "errors"},
+    "replay": {"events", "record", "errors"},
+    "probes": {"replay", "events", "record", "errors"},
+    "exams": {"probes", "replay", "events", "record", "numerics", "kernels", "errors"},
+    "capture": {"exams", "probes", "replay", "events", "record", "errors"},
+}
+EVERYTHING = {"doctor", "cli", "integrations", "__init__", "__main__"}
+JUDGING = ["errors", "record", "checks", "diagnosis", "report"]
+
+
+def part_of(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_parts(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [node.module]
+            if node.module == "traindoctor":
+                names = [f"traindoctor.{alias.name}" for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("traindoctor.")}
+    return found - {"__version__"}
+
+
+@pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=str)
+def test_imports_run_in_one_direction(file: Path) -> None:
+    part = part_of(file)
+    if part in EVERYTHING:
+        return
+    assert part in ALLOWED, f"{part} is a new part: say in ALLOWED what it may import"
+    extra = imported_parts(file) - ALLOWED[part] - {part}
+    assert not extra, f"{file.relative_to(ROOT)} imports {sorted(extra)}"
+
+
+@pytest.mark.parametrize("folder", ["checks", "probes", "exams"])
+def test_siblings_do_not_import_each_other(folder: str) -> None:
+    shared = {"base", "__init__"}
+    for file in (SOURCE / folder).rglob("*.py"):
+        if file.stem in shared:
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                parts = node.module.split(".")
+                if parts[:2] == ["traindoctor", folder] and len(parts) > 2:
+                    assert parts[-1] in shared, f"{file.relative_to(ROOT)} imports {node.module}"
+
+
+def test_judging_never_imports_torch() -> None:
+    modules = [
+        ".".join(("traindoctor", *file.relative_to(SOURCE).with_suffix("").parts))
+        for part in JUDGING
+        for file in [SOURCE / f"{part}.py", *(SOURCE / part).rglob("*.py")]
+        if file.exists() and file.name != "__init__.py"
+    ]
+    code = "import importlib, sys\n"
+    code += "".join(f"importlib.import_module({name!r})\n" for name in modules)
+    code += "assert 'torch' not in sys.modules, 'torch was imported'\n"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_help_does_not_import_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['traindoctor', '--help']\n"
+        "from traindoctor.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
