@@ -166,7 +166,8 @@ class Record:
         """The latest result of an exam that was done; if none was, the latest refusal."""
         results = self.exams(name)
         done = [r for r in results if r.done]
-        return (done or results or [None])[-1]
+        found = done or results
+        return found[-1] if found else None
 
     def exams(self, name: str) -> list[ExamResult]:
         return [r for r in self.exam_results if r.exam == name]
