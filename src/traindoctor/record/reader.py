@@ -125,6 +125,32 @@ class StoredRecord(Record):
         table = np.stack(rows) if rows else np.empty((0, len(columns)), np.float32)
         return LayerSeries(name, columns, np.asarray(steps, dtype=np.int64), table)
 
+    def layer_span(self, name: str) -> tuple[tuple[str, ...], int, int, int]:
+        """Columns, number of rows, first and last step of a layer series, without reading its numbers."""
+        number, columns = self._layer_ids[name]
+        count, first, last = self._db.execute(
+            "SELECT COUNT(*), MIN(step), MAX(step) FROM layer_rows WHERE layers = ?", (number,)
+        ).fetchone()
+        return columns, count, first or 0, last or 0
+
+    def layer_rows(
+        self, name: str, *, start: int, stop: int | None = None, limit: int = -1
+    ) -> LayerSeries:
+        """The rows of steps start..stop (both included), at most `limit`; nothing is kept in memory."""
+        number, columns = self._layer_ids[name]
+        rows = self._db.execute(
+            "SELECT step, numbers FROM layer_rows WHERE layers = ? AND step BETWEEN ? AND ? "
+            "ORDER BY step LIMIT ?",
+            (number, start, 2**62 if stop is None else stop, limit),
+        ).fetchall()
+        table = np.frombuffer(b"".join(blob for _, blob in rows), dtype=np.float32)
+        steps = np.array([step for step, _ in rows], dtype=np.int64)
+        return LayerSeries(name, columns, steps, table.reshape(len(rows), len(columns)))
+
+    def version(self) -> int:
+        """Changes whenever another connection has written: what a live view polls."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
     def close(self) -> None:
         self._db.close()
 
