@@ -1,0 +1,127 @@
+"""Runs every check on a record, and orders the exams that would settle what is open."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from traindoctor.checks import BY_SLUG, CHECKS
+from traindoctor.checks.base import Check, NotJudged, Outcome
+from traindoctor.diagnosis.rules import consequences
+from traindoctor.diagnosis.symptoms import symptoms
+from traindoctor.diagnosis.verdict import OUTCOME_ONLY, Diagnosis, judge
+from traindoctor.errors import TraindoctorError
+from traindoctor.record import Record, open_record
+
+# An exam nobody has timed yet counts as this many training steps.
+UNKNOWN_COST = 10.0
+
+
+def diagnose(run: Record | Path | str, *, checks: Sequence[Check] = CHECKS) -> Diagnosis:
+    """`diagnose("runs/last-night")` judges a record, or the run folder that holds it, with today's checks."""
+    record = run if isinstance(run, Record) else open_record(run)
+    notes: list[str] = []
+    outcomes = examine(record, checks=checks, notes=notes)
+    return judge(
+        outcomes,
+        symptoms(record),
+        steps=record.num_steps,
+        overhead_percent=overhead_percent(record),
+        notes=(*notes, *(note.text for note in record.notes if note.level == "fault")),
+    )
+
+
+def examine(
+    record: Record, *, checks: Sequence[Check] = CHECKS, notes: list[str] | None = None
+) -> list[Outcome]:
+    """Every check's outcome. A check that fails judges nothing, and its fault is told."""
+    outcomes: list[Outcome] = []
+    for check in checks:
+        try:
+            # Numbers of sick runs overflow and divide by zero; that is what they are read for.
+            with np.errstate(all="ignore"):
+                outcome = check(record)
+        except Exception as error:  # one broken check must not cost the verdict of the others
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            fault = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+            outcome = NotJudged(check.slug, f"the check itself failed: {fault}")
+            if notes is not None:
+                notes.append(f"check {check.slug} failed: {fault}")
+        outcomes.append(outcome)
+    return outcomes
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An exam, the causes it would decide, and how much that is worth for its cost."""
+
+    exam: str
+    causes: tuple[str, ...]
+    worth: float
+
+
+def wanted(
+    outcomes: Iterable[Outcome], *, costs: Mapping[str, float] | None = None
+) -> list[Wanted]:
+    """The exams that open checks ask for, the one that decides most for its cost first.
+
+    A cause weighs 1 and a tenth for each finding it would explain: roots are worth asking about first.
+    What only describes the outcome (overfitting, ...) weighs a fifth.
+    """
+    asked: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, NotJudged) and outcome.wants:
+            asked.setdefault(outcome.wants, []).append(outcome.cause)
+    listed = [
+        Wanted(
+            exam,
+            tuple(causes),
+            sum(map(severity, causes)) / max(1.0, (costs or {}).get(exam, UNKNOWN_COST)),
+        )
+        for exam, causes in asked.items()
+    ]
+    return sorted(listed, key=lambda wish: (-wish.worth, wish.exam))
+
+
+def severity(cause: str) -> float:
+    if cause in OUTCOME_ONLY:
+        return 0.2
+    return 1.0 + 0.1 * len(consequences(cause))
+
+
+def overhead_percent(record: Record) -> float | None:
+    """Own time over the run's time without it, in percent; None where it was not measured."""
+    own, step = record.get("self.seconds"), record.get("time.step")
+    stated = record.fact("self.overhead_percent")
+    if stated is not None:
+        return round(float(stated), 3)
+    if own is None or step is None or not len(own) or not len(step):
+        return None
+    total = float(np.nansum(step.values))
+    spent = float(np.nansum(own.values))
+    return round(100 * spent / total, 3) if total > 0 else None
+
+
+def find_check(name: str) -> Check:
+    """The check of a slug or a code, in any case, with - or _."""
+    key = name.strip().lower().replace("_", "-")
+    for check in CHECKS:
+        if key in (check.slug, check.code.lower()):
+            return check
+    near = [slug for slug in BY_SLUG if key and (key in slug or slug in key)]
+    hint = f"; did you mean {', '.join(near)}?" if near else "; `traindoctor causes` lists them"
+    raise TraindoctorError(f"there is no cause named {name!r}{hint}", slug="unknown-cause")
+
+
+def explain(name: str) -> str:
+    """The page of a cause, in Markdown: `print(explain("missing-zero-grad"))`."""
+    check = find_check(name)
+    lines = [f"# {check.slug} ({check.code})", "", f"{check.title}.", "", check.docs.strip()]
+    follows = sorted(consequences(check.slug))
+    if follows:
+        lines += ["", "## What it explains", ", ".join(follows) + "."]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,163 @@
+"""What a person would see on the curves. A symptom is never a cause; it says that one must exist."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from traindoctor.record import Record, Series
+
+# Fewer points than this make no trend.
+MIN_POINTS = 20
+# A rise of the loss by a fifth over its best level is no noise of batches once windows are averaged.
+RISE = 0.2
+# The loss within this many nats of a rung, for 40 steps, is "on the rung" (lab: healthy runs stay <= 16 steps).
+ON_RUNG = 0.05
+RUNG_STEPS = 40
+# Better than a count model of the last five tokens by this much is too good for a next-token model.
+TOO_GOOD = 0.1
+# Nine steps in ten clipped is "nearly every step"; healthy warm-ups have it too, so it is only a symptom.
+CLIPPED = 0.9
+
+
+@dataclass(frozen=True)
+class Symptom:
+    name: str
+    summary: str
+    since_step: int | None = None
+    grave: bool = False  # a run that shows it cannot be called healthy
+
+
+def symptoms(record: Record) -> tuple[Symptom, ...]:
+    """Every symptom the record shows, the grave ones first."""
+    found = [
+        *_not_finite(record),
+        *_rising(record),
+        *_flat(record),
+        *_on_unigram_rung(record),
+        *_too_good(record),
+        *_always_clipped(record),
+    ]
+    return tuple(sorted(found, key=lambda symptom: not symptom.grave))
+
+
+def loss_series(record: Record) -> Series | None:
+    """The training loss as well as the record knows it."""
+    for name in ("loss.token", "loss.root", "loss.read"):
+        series = record.get(name)
+        if series is not None and len(series):
+            return series
+    return None
+
+
+def _not_finite(record: Record) -> list[Symptom]:
+    for name in ("loss.root", "loss.read", "loss.token"):
+        series = record.get(name)
+        if series is None or not len(series):
+            continue
+        bad = series.where(lambda values: ~np.isfinite(values))
+        # One skipped batch is GradScaler at work; a loss that ends or mostly stays non-finite is not.
+        if len(bad) and (not math.isfinite(series.last) or len(bad) > len(series) / 10):
+            step = int(bad.steps[0])
+            return [
+                Symptom(
+                    "loss-not-finite",
+                    f"the loss is NaN or infinite from step {step} on",
+                    step,
+                    True,
+                )
+            ]
+    return []
+
+
+def _windows(series: Series) -> tuple[float, float, float, float] | None:
+    """Mean of the first and the last tenth, the lowest tenth and the noise of such a mean."""
+    finite = series.finite()
+    if len(finite) < MIN_POINTS:
+        return None
+    width = max(5, len(finite) // 10)
+    kernel = np.ones(width) / width
+    means = np.convolve(finite.values, kernel, mode="valid")
+    noise = float(np.std(np.diff(finite.values)) / math.sqrt(2 * width))
+    return float(means[0]), float(means[-1]), float(means.min()), noise
+
+
+def _rising(record: Record) -> list[Symptom]:
+    series = loss_series(record)
+    windows = _windows(series) if series is not None else None
+    if series is None or windows is None:
+        return []
+    first, last, lowest, noise = windows
+    if last > first + 5 * noise and last > first * (1 + RISE):
+        text = f"the loss rises: {first:.4g} at first, {last:.4g} at the end"
+        return [Symptom("loss-rising", text, None, True)]
+    if last > lowest * (1 + RISE) and last > lowest + max(5 * noise, RISE):
+        return [
+            Symptom("loss-rebounds", f"the loss fell to {lowest:.4g} and is back at {last:.4g}")
+        ]
+    return []
+
+
+def _flat(record: Record) -> list[Symptom]:
+    series = loss_series(record)
+    windows = _windows(series) if series is not None else None
+    if windows is None:
+        return []
+    first, last, _, noise = windows
+    if abs(last - first) <= max(3 * noise, 0.01 * abs(first)):
+        return [
+            Symptom(
+                "loss-flat", f"the loss does not fall: {first:.4g} at first, {last:.4g} at the end"
+            )
+        ]
+    return []
+
+
+def _on_unigram_rung(record: Record) -> list[Symptom]:
+    loss, rung = record.get("loss.token"), record.get("ladder.unigram")
+    if loss is None or rung is None:
+        return []
+    steps, at_loss, at_rung = np.intersect1d(loss.steps, rung.steps, return_indices=True)
+    gap = loss.values[at_loss] - rung.values[at_rung]
+    if len(steps) < RUNG_STEPS:
+        return []
+    means = np.convolve(gap, np.ones(20) / 20, mode="valid")
+    on = np.abs(means) <= ON_RUNG
+    length = 0
+    for index in range(len(on) - 1, -1, -1):
+        if not on[index]:
+            break
+        length += 1
+    if length < RUNG_STEPS - 20:
+        return []
+    since = int(steps[len(on) - length])
+    text = f"the loss stays where counting tokens gets ({rung.last:.3g} nats): context is not used"
+    return [Symptom("loss-at-unigram", text, since)]
+
+
+def _too_good(record: Record) -> list[Symptom]:
+    loss, rung = record.get("loss.token"), record.get("ladder.fivegram")
+    if loss is None or rung is None or len(rung) < MIN_POINTS:
+        return []
+    steps, at_loss, at_rung = np.intersect1d(loss.steps, rung.steps, return_indices=True)
+    gap = loss.values[at_loss] - rung.values[at_rung]
+    if len(steps) < MIN_POINTS or float(np.mean(gap[-10:])) > -TOO_GOOD:
+        return []
+    text = f"the loss is {-float(np.mean(gap[-10:])):.2g} nats better than a count of five tokens"
+    return [Symptom("loss-too-good", text)]
+
+
+def _always_clipped(record: Record) -> list[Symptom]:
+    norm, limit = record.get("grad.norm"), record.get("clip.limit")
+    if norm is None or limit is None or len(norm) < MIN_POINTS:
+        return []
+    _, at_norm, at_limit = np.intersect1d(norm.steps, limit.steps, return_indices=True)
+    limits = limit.values[at_limit]
+    clipped = norm.values[at_norm] > limits
+    if not len(clipped) or np.all(np.isnan(limits)) or float(np.mean(clipped)) < CLIPPED:
+        return []
+    return [
+        Symptom("always-clipped", f"{100 * float(np.mean(clipped)):.0f} % of the steps are clipped")
+    ]

@@ -1,0 +1,170 @@
+"""Ranks findings into a verdict: healthy, sick or inconclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from traindoctor.checks.base import Clear, Finding, Grade, NotJudged, Outcome, Status
+from traindoctor.diagnosis.rules import EXPLAINS, consequences
+from traindoctor.diagnosis.symptoms import Symptom
+
+Verdict = Literal["healthy", "sick", "inconclusive"]
+
+GRADES: tuple[Grade, ...] = ("exact", "experiment", "statistic", "curve")
+STATUSES: tuple[Status, ...] = ("confirmed", "likely", "possible")
+# These waste time or memory while the model learns; a cause that keeps it from learning is told first.
+COSTS_ONLY_TIME = frozenset(
+    {"input-pipeline-bound", "python-loop-per-example", "sync-every-step", "memory-leak"}
+)
+# How a run ends follows from how it was trained: never told before a cause inside the training.
+OUTCOME_ONLY = frozenset({"overfitting", "undertrained", "greedy-repetition", "model-too-small"})
+# A "healthy" rests on tests that were made. A log of losses alone allows three or four of them.
+MIN_CLEAR = 8
+# What shows within these steps was built in, not brought about by training.
+EARLY = 5
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A finding in its place: a root with its consequences, or a consequence with what explains it."""
+
+    finding: Finding
+    consequences: tuple[str, ...] = ()
+    explained_by: tuple[str, ...] = ()
+
+    @property
+    def is_root(self) -> bool:
+        return not self.explained_by
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`print(diagnosis)` says it in a few lines; report/ says it in full."""
+
+    verdict: Verdict
+    reason: str
+    causes: tuple[Cause, ...]
+    ruled_out: tuple[Clear, ...]
+    not_judged: tuple[NotJudged, ...]
+    symptoms: tuple[Symptom, ...]
+    steps: int
+    overhead_percent: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def roots(self) -> tuple[Cause, ...]:
+        return tuple(cause for cause in self.causes if cause.is_root)
+
+    @property
+    def root(self) -> Finding | None:
+        """The first cause, where the verdict is sick."""
+        return self.causes[0].finding if self.causes and self.verdict == "sick" else None
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict}: {self.reason}"]
+        for cause in self.roots:
+            found = cause.finding
+            lines.append(
+                f"  {found.cause} ({found.status}, {found.confidence:.2f}): {found.summary}"
+            )
+        return "\n".join(lines)
+
+
+def rank(findings: Iterable[Finding]) -> tuple[Cause, ...]:
+    """Roots first, best proven first, then their consequences in the same order."""
+    found = sorted(findings, key=_strength)
+    # Only what is likely or confirmed may explain: a guess must not hide a proof.
+    able = [finding for finding in found if finding.status != "possible"]
+    blame = {f.cause: tuple(x.cause for x in able if explains(x, f)) for f in found}
+    placed = [
+        Cause(f, tuple(x.cause for x in found if f.cause in blame[x.cause]), blame[f.cause])
+        for f in found
+    ]
+    return tuple(sorted(placed, key=_place))
+
+
+def explains(root: Finding, other: Finding) -> bool:
+    """Whether `root` makes `other` a consequence: by the rules, and never a proof by a weaker one.
+
+    The one exception is time: what only arose later (a NaN, dead units) may follow directly from what
+    was there before, though its own measurement is exact.
+    """
+    if other.cause not in consequences(root.cause):
+        return False
+    if GRADES.index(root.grade) <= GRADES.index(other.grade):
+        return True
+    arose = other.since_step or 0
+    return other.cause in EXPLAINS[root.cause] and arose > max(EARLY, root.since_step or 0)
+
+
+def _strength(finding: Finding) -> tuple[int, int, float]:
+    return (STATUSES.index(finding.status), GRADES.index(finding.grade), -finding.confidence)
+
+
+def _place(cause: Cause) -> tuple[int, bool, bool, int, int, bool, int, float, str]:
+    finding = cause.finding
+    return (
+        STATUSES.index(finding.status) // 2,  # a guess stands behind every finding
+        not cause.is_root,
+        finding.cause in OUTCOME_ONLY,
+        STATUSES.index(finding.status),
+        GRADES.index(finding.grade),
+        finding.cause in COSTS_ONLY_TIME,
+        -len(cause.consequences),
+        -finding.confidence,
+        finding.cause,
+    )
+
+
+def judge(
+    outcomes: Sequence[Outcome],
+    symptoms: Sequence[Symptom],
+    *,
+    steps: int,
+    overhead_percent: float | None = None,
+    notes: Sequence[str] = (),
+) -> Diagnosis:
+    """The verdict over all checks' outcomes."""
+    causes = rank(outcome for outcome in outcomes if isinstance(outcome, Finding))
+    cleared = tuple(outcome for outcome in outcomes if isinstance(outcome, Clear))
+    open_ = tuple(outcome for outcome in outcomes if isinstance(outcome, NotJudged))
+    verdict, reason = _verdict(causes, cleared, open_, symptoms, steps)
+    return Diagnosis(
+        verdict,
+        reason,
+        causes,
+        cleared,
+        open_,
+        tuple(symptoms),
+        steps,
+        overhead_percent,
+        tuple(notes),
+    )
+
+
+def _verdict(
+    causes: Sequence[Cause],
+    cleared: Sequence[Clear],
+    open_: Sequence[NotJudged],
+    symptoms: Sequence[Symptom],
+    steps: int,
+) -> tuple[Verdict, str]:
+    proven = [cause for cause in causes if cause.finding.status != "possible"]
+    if proven:
+        return "sick", proven[0].finding.summary
+    grave = [symptom for symptom in symptoms if symptom.grave]
+    if grave:
+        return "inconclusive", f"{grave[0].summary}, and no test could name the reason"
+    if causes and symptoms:
+        return (
+            "inconclusive",
+            f"{symptoms[0].summary}; {causes[0].finding.cause} is possible, not proven",
+        )
+    if steps == 0:
+        return "inconclusive", "no training step was seen"
+    total = len(cleared) + len(open_)
+    if len(cleared) < min(MIN_CLEAR, total):
+        return "inconclusive", f"only {len(cleared)} of {total} causes could be judged"
+    return "healthy", f"{len(cleared)} causes are ruled out, {len(open_)} could not be judged"

@@ -1,0 +1,85 @@
+"""The engine runs every check, guards each, and orders the exams they want."""
+
+from __future__ import annotations
+
+import pytest
+
+from traindoctor.checks import CHECKS
+from traindoctor.checks.base import Clear, Finding, NotJudged, check, evidence
+from traindoctor.diagnosis import diagnose, examine, explain, overhead_percent, wanted
+from traindoctor.errors import TraindoctorError
+from traindoctor.record import Record, make_record
+
+
+@check(code="TST001", slug="double-softmax", title="A test cause", needs=["loss.root"])
+def sick(record: Record) -> Finding | None:
+    """
+    ## How to fix
+    Stop it.
+    """
+    if record["loss.root"].last < 5:
+        return None
+    return sick.finding(evidence("loss", record["loss.root"].last, 1.0, noise=0.1, step=2))
+
+
+@check(code="TST002", slug="lr-too-low", title="A broken check")
+def broken(record: Record) -> None:
+    raise ZeroDivisionError("by zero")
+
+
+@check(code="TST003", slug="position-missing", title="Asks", wants=["positions"])
+def asks(record: Record) -> None:
+    return None
+
+
+def test_a_finding_makes_the_run_sick() -> None:
+    diagnosis = diagnose(make_record({"loss.root": [1.0, 2.0, 9.0]}), checks=[sick])
+    assert diagnosis.verdict == "sick"
+    assert diagnosis.root is not None
+    assert diagnosis.root.remedy == "Stop it."
+    assert diagnosis.root.since_step == 2
+
+
+def test_a_check_that_raises_judges_nothing_and_is_told() -> None:
+    diagnosis = diagnose(make_record({"loss.root": [9.0]}), checks=[broken, sick])
+    (open_,) = diagnosis.not_judged
+    assert "by zero" in open_.reason
+    assert "test_engine.py" in open_.reason
+    assert diagnosis.notes[0].startswith("check lr-too-low failed")
+    assert diagnosis.verdict == "sick"
+
+
+def test_the_exam_that_decides_most_for_its_cost_comes_first() -> None:
+    outcomes = [
+        NotJudged("lr-too-low", "", wants="experiment"),
+        NotJudged("lr-too-high", "", wants="experiment"),
+        NotJudged("targets-misaligned", "", wants="shift"),
+        NotJudged("overfitting", "", wants="held_out"),
+        NotJudged("memory-leak", "too short"),
+        Clear("double-softmax", "x"),
+    ]
+    wishes = wanted(outcomes, costs={"experiment": 400, "shift": 1, "held_out": 1})
+    assert [wish.exam for wish in wishes] == ["shift", "held_out", "experiment"]
+    assert wishes[2].causes == ("lr-too-low", "lr-too-high")
+
+
+def test_an_exam_done_is_not_wanted_again() -> None:
+    assert [w.exam for w in wanted(examine(make_record(), checks=[asks]))] == ["positions"]
+    assert wanted(examine(make_record(exams={"positions": {}}), checks=[asks])) == []
+
+
+def test_overhead_is_own_time_over_the_steps() -> None:
+    record = make_record({"self.seconds": [0.01] * 10, "time.step": [1.0] * 10})
+    assert overhead_percent(record) == pytest.approx(1.0)
+    assert overhead_percent(make_record()) is None
+
+
+def test_explain_takes_slug_and_code_and_suggests() -> None:
+    for known in CHECKS[:3]:
+        assert explain(known.slug) == explain(known.code) == explain(known.slug.replace("-", "_"))
+    with pytest.raises(TraindoctorError, match="no cause named 'grad'"):
+        explain("grad")
+
+
+def test_an_empty_record_is_inconclusive() -> None:
+    assert diagnose(make_record()).verdict == "inconclusive"

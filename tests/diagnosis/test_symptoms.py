@@ -1,0 +1,62 @@
+"""Symptoms: seen on the sick curve, not on the healthy one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from traindoctor.diagnosis.symptoms import symptoms
+from traindoctor.record import Record, make_record
+
+RNG = np.random.default_rng(0)
+FALLING = (2 + 2 * np.exp(-np.arange(200) / 40) + RNG.normal(0, 0.05, 200)).tolist()
+
+
+def names(record: Record) -> list[str]:
+    return [symptom.name for symptom in symptoms(record)]
+
+
+def test_a_falling_loss_has_none() -> None:
+    assert names(make_record({"loss.root": FALLING})) == []
+
+
+def test_nan_is_grave_and_dated() -> None:
+    (symptom,) = symptoms(make_record({"loss.root": [3.0, 2.0, math.nan, math.nan]}))
+    assert (symptom.name, symptom.since_step, symptom.grave) == ("loss-not-finite", 2, True)
+
+
+def test_one_skipped_batch_is_nothing() -> None:
+    losses = [*FALLING[:100], math.inf, *FALLING[100:]]
+    assert names(make_record({"loss.root": losses})) == []
+
+
+def test_a_rise_over_the_start_is_grave() -> None:
+    (symptom,) = symptoms(make_record({"loss.root": FALLING[::-1]}))
+    assert (symptom.name, symptom.grave) == ("loss-rising", True)
+
+
+def test_a_flat_loss_is_light() -> None:
+    (symptom,) = symptoms(make_record({"loss.root": RNG.normal(9.21, 0.02, 100).tolist()}))
+    assert (symptom.name, symptom.grave) == ("loss-flat", False)
+
+
+@pytest.mark.parametrize(("length", "expected"), [(80, True), (30, False)])
+def test_the_unigram_rung_needs_forty_steps(length: int, expected: bool) -> None:
+    off = np.linspace(5, 3.2, 200 - length).tolist()
+    loss = [*off, *(3.0 + RNG.normal(0, 0.02, length))]
+    record = make_record({"loss.token": loss, "ladder.unigram": [3.0] * 200})
+    assert ("loss-at-unigram" in names(record)) is expected
+
+
+def test_better_than_a_five_gram_count_is_too_good() -> None:
+    record = make_record({"loss.token": FALLING, "ladder.fivegram": [x + 0.3 for x in FALLING]})
+    assert names(record) == ["loss-too-good"]
+
+
+def test_always_clipped() -> None:
+    record = make_record({"grad.norm": [5.0] * 50, "clip.limit": [1.0] * 50})
+    assert names(record) == ["always-clipped"]
+    unclipped = make_record({"grad.norm": [5.0] * 50, "clip.limit": [math.nan] * 50})
+    assert names(unclipped) == []
