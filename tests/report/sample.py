@@ -1,0 +1,70 @@
+"""Diagnoses that the report tests show: every part of a verdict occurs in one of them."""
+
+from __future__ import annotations
+
+from traindoctor.checks.base import Clear, Evidence, Finding, NotJudged
+from traindoctor.diagnosis import Diagnosis, Symptom, judge
+
+LEAK = Finding(
+    cause="causal-mask-leak",
+    code="MOD001",
+    grade="exact",
+    status="confirmed",
+    confidence=1.0,
+    summary="Predictions see their own targets: changing token t+1 moves the prediction at t",
+    evidence=(
+        Evidence("largest change of a logit before the changed token", 0.651, 0.0, 1e-6, 3),
+        Evidence("positions that see their target", "63 of 63", "0 of 63", None, 3),
+    ),
+    remedy="Mask with torch.triu(ones(T, T), diagonal=1): here the diagonal is 2.",
+    where="blocks.0.attention",
+    since_step=0,
+    line="/home/somebody/project/train.py:54",
+)
+OVERFIT = Finding(
+    cause="overfitting",
+    code="OVF001",
+    grade="statistic",
+    status="likely",
+    confidence=0.7,
+    summary="Held-out loss rises while the training loss falls",
+    evidence=(Evidence("held-out loss over its minimum", 1.6, 1.0, 0.05, 120),),
+    remedy="Stop at step 80.",
+    since_step=80,
+)
+LEAKING_MEMORY = Finding(
+    cause="memory-leak",
+    code="SPD004",
+    grade="exact",
+    status="confirmed",
+    confidence=1.0,
+    summary="Autograd graphs of old steps stay alive",
+    evidence=(Evidence("graphs older than 8 forward passes", 24, 0, None, 60),),
+    remedy="Append loss.item(), not loss.",
+    since_step=13,
+)
+CLEARED = [
+    *(Clear(name, "tape_gradient") for name in ("backward-incorrect", "loss-gradient-mismatch")),
+    *(Clear(f"cause-{number}", "the record") for number in range(9)),
+]
+OPEN = [
+    NotJudged("ranks-diverged", "one process"),
+    NotJudged("gradients-not-synced", "one process"),
+    NotJudged("fp16-overflow", "no half precision is used"),
+]
+
+
+def sick() -> Diagnosis:
+    seen = [Symptom("loss-too-good", "the loss is 0.9 nats better than a count of five tokens")]
+    return judge(
+        [OVERFIT, LEAKING_MEMORY, LEAK, *CLEARED, *OPEN], seen, steps=160, overhead_percent=1.234
+    )
+
+
+def healthy() -> Diagnosis:
+    return judge([*CLEARED, *OPEN], [], steps=1, overhead_percent=None)
+
+
+def inconclusive() -> Diagnosis:
+    seen = [Symptom("loss-not-finite", "the loss is NaN or infinite from step 3 on", 3, True)]
+    return judge([*CLEARED, *OPEN], seen, steps=20, notes=["check x failed: ValueError: y"])

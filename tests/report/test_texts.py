@@ -1,0 +1,70 @@
+"""Text reports are compared whole, at fixed widths; UPDATE_SNAPSHOTS=1 rewrites them."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from traindoctor.report import markdown, terminal
+
+HERE = Path(__file__).parent
+SNAPSHOTS = HERE.parent / "snapshots"
+
+spec = importlib.util.spec_from_file_location("report_sample", HERE / "sample.py")
+assert spec is not None
+assert spec.loader is not None
+sample = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sample)
+
+CASES = {"sick": sample.sick, "healthy": sample.healthy, "inconclusive": sample.inconclusive}
+
+
+def compare(text: str, name: str) -> None:
+    path = SNAPSHOTS / name
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("width", [60, 80])
+def test_terminal(case: str, width: int) -> None:
+    compare(terminal.report(CASES[case](), width=width), f"terminal-{case}-{width}.txt")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_markdown(case: str) -> None:
+    compare(markdown.report(CASES[case]()), f"markdown-{case}.md")
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("width", [10, 40, 57, 80, 120])
+def test_no_line_is_wider_than_the_window(case: str, width: int) -> None:
+    lines = terminal.report(CASES[case](), width=width).splitlines()
+    assert max(map(len, lines)) <= max(width, terminal.MIN_WIDTH)
+
+
+def test_a_file_gets_plain_text() -> None:
+    stream = io.StringIO()
+    terminal.show(sample.sick(), stream)
+    assert "\x1b" not in stream.getvalue()
+    assert stream.getvalue().startswith("traindoctor: SICK, causal-mask-leak (confirmed)")
+
+
+def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal.show(sample.sick(), stream)
+    assert "\x1b[1;31m" in stream.getvalue()
+
+
+def test_the_home_folder_of_the_user_is_not_told() -> None:
+    assert "/home/somebody" not in terminal.report(sample.sick())
+    assert "train.py:54" in terminal.report(sample.sick())
