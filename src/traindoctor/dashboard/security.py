@@ -1,0 +1,93 @@
+"""Who may ask: a browser on this machine, for this page. And what the page may do: nothing but its own script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# Any port: an ssh tunnel may show the page under another one. A foreign name that resolves to
+# 127.0.0.1 (DNS rebinding) is not in this list.
+LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
+
+INLINE = re.compile(r"<(script|style)(?P<attributes>[^>]*)>(?P<body>.*?)</\1>", re.DOTALL)
+
+
+def hashes(html: str, tag: str) -> Iterable[str]:
+    """The CSP sources of a page's own inline blocks; data blocks are never executed and need none."""
+    for match in INLINE.finditer(html):
+        if match[1] == tag and "application/json" not in match["attributes"]:
+            digest = hashlib.sha256(match["body"].encode()).digest()
+            yield f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def content_security_policy(html: str) -> str:
+    """Only the page's own script and style by their hash; numbers only from where the page came from."""
+    scripts, styles = " ".join(hashes(html, "script")), " ".join(hashes(html, "style"))
+    return (
+        f"default-src 'none'; script-src {scripts or 'none'}; style-src {styles or 'none'}; "
+        "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+
+
+class LoopbackOnly:
+    """ASGI middleware: refuses foreign Host and Origin, and all but reading."""
+
+    def __init__(self, app: ASGIApp, *, policy: str) -> None:
+        self.app = app
+        self.extra = {
+            "content-security-policy": policy,
+            "x-content-type-options": "nosniff",
+            "x-frame-options": "DENY",
+            "referrer-policy": "no-referrer",
+            "cross-origin-resource-policy": "same-origin",
+            "cross-origin-opener-policy": "same-origin",
+            "cache-control": "no-store",
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        reason = refusal(Headers(scope=scope))
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self.extra.items():
+                    headers[name] = value
+            await send(message)
+
+        if reason:
+            answer = PlainTextResponse(f"refused: {reason}\n", status_code=403)
+            await answer(scope, receive, send_with_headers)
+        else:
+            await self.app(scope, receive, send_with_headers)
+
+
+def refusal(headers: Headers) -> str | None:
+    """Why a request is refused, or None."""
+    host = headers.get("host", "")
+    if host_name(host) not in LOOPBACK:
+        return "the Host header is not this machine's loopback name"
+    origin = headers.get("origin")
+    if origin is not None and origin != f"http://{host}":
+        return "the request comes from another site"
+    if headers.get("sec-fetch-site") in {"cross-site", "same-site"} and (
+        headers.get("sec-fetch-mode") != "navigate"
+    ):
+        return "the request comes from another site"
+    return None
+
+
+def host_name(host: str) -> str:
+    """Host without its port: `localhost:80` -> `localhost`, `[::1]:80` -> `[::1]`."""
+    match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:\[\]]+)(:\d{1,5})?", host)
+    return match[1].lower() if match else ""
