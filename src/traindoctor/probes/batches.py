@@ -1,0 +1,121 @@
+"""What the batch of a step was: its size, a fingerprint of it, and one that does not see the order of its rows."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traindoctor.events import Event, ForwardBegin, LossCalled, TokensEmbedded
+from traindoctor.probes.base import Cost
+from traindoctor.record import RecordWriter
+from traindoctor.replay.alignment import looks_like_positions
+from traindoctor.replay.samples import HostCopy, dense_arguments, host_copy, thinned
+
+# Row hashes remembered to say whether a row is new: 8 bytes each.
+MOST_REMEMBERED = 200_000
+
+
+class Batches:
+    """`batch.tokens batch.rows batch.fingerprint batch.rowset batch.new_rows`.
+
+    Read at the embedding call and at the loss op, where data are data whatever the script calls them;
+    a model without token look-ups is read at its arguments.
+    """
+
+    name: ClassVar[str] = "batches"
+    gives: ClassVar[tuple[str, ...]] = (
+        "batch.tokens",
+        "batch.rows",
+        "batch.fingerprint",
+        "batch.rowset",
+        "batch.new_rows",
+    )
+    cost: ClassVar[Cost] = "free"
+    every: ClassVar[int] = 1
+    hears: ClassVar[tuple[type, ...]] = (ForwardBegin, TokensEmbedded, LossCalled)
+
+    def __init__(self) -> None:
+        self._inputs: list[HostCopy] = []
+        self._arguments: list[HostCopy] = []
+        self._targets: list[HostCopy] = []
+        self._waiting: list[tuple[int, list[HostCopy], list[HostCopy], list[HostCopy]]] = []
+        self._seen: set[int] = set()
+
+    def on(self, event: Event, *, due: bool) -> None:
+        match event:
+            case ForwardBegin(wants_grad=True):
+                if not self._targets and len(self._arguments) < 8:
+                    for tensor in dense_arguments(event.args, event.kwargs):
+                        self._arguments.append(host_copy(thinned(tensor)))
+            case TokensEmbedded(wants_grad=True):
+                if len(self._inputs) < 64:
+                    self._inputs.append(host_copy(event.index))
+            case LossCalled(wants_grad=True):
+                if len(self._targets) < 16 and event.target.ndim > 0:
+                    self._targets.append(host_copy(thinned(event.target)))
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if self._inputs or self._arguments:
+            self._waiting.append((step, self._inputs, self._arguments, self._targets))
+        self._inputs, self._arguments, self._targets = [], [], []
+        while self._waiting:
+            at, inputs, arguments, targets = self._waiting[0]
+            if at == step and any(copy.late for copy in (*inputs, *arguments)):
+                return
+            self._waiting.pop(0)
+            self._write(at, record, inputs, arguments, targets)
+
+    def _write(
+        self,
+        step: int,
+        record: RecordWriter,
+        inputs: list[HostCopy],
+        arguments: list[HostCopy],
+        targets: list[HostCopy],
+    ) -> None:
+        tokens = [a for copy in inputs if not looks_like_positions(a := copy.read()) and a.ndim]
+        data = tokens or [copy.read() for copy in arguments]
+        if not data:
+            return
+        answers = [copy.read() for copy in targets]
+        fingerprint = 0
+        for array in (*data, *answers):
+            fingerprint = zlib.crc32(np.ascontiguousarray(array).tobytes(), fingerprint)
+        hashes = sorted(row_hashes(data, answers))
+        new = [h for h in hashes if h not in self._seen]
+        if len(self._seen) < MOST_REMEMBERED:
+            self._seen.update(new)
+        record.scalars(
+            step,
+            {
+                "batch.tokens": float(sum(a.size for a in tokens)),
+                "batch.rows": float(len(hashes)),
+                "batch.fingerprint": float(fingerprint),
+                "batch.rowset": float(zlib.crc32(np.array(hashes, dtype=np.uint64).tobytes())),
+                "batch.new_rows": len(new) / max(1, len(hashes)),
+            },
+        )
+
+
+def row_hashes(data: list[NDArray[Any]], targets: list[NDArray[Any]]) -> Iterator[int]:
+    """One hash per example: its row of every input, and of the target where that has as many rows."""
+    by_rows: dict[int, list[list[bytes]]] = {}
+    for array in data:
+        rows = len(array)
+        by_rows.setdefault(rows, []).append([row.tobytes() for row in np.ascontiguousarray(array)])
+    for target in targets:
+        if len(target) in by_rows:
+            rows_of = [np.asarray(row).tobytes() for row in np.ascontiguousarray(target)]
+            by_rows[len(target)].append(rows_of)
+    for tables in by_rows.values():
+        for parts in zip(*tables):
+            yield hash_bytes(b"|".join(parts))
+
+
+def hash_bytes(raw: bytes) -> int:
+    """63 bits from two crc32: Python's own hash differs from process to process."""
+    return (zlib.crc32(raw) << 31) ^ zlib.crc32(raw, 0x5BD1E995)

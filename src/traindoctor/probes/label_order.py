@@ -1,0 +1,84 @@
+"""Does the order of the data reach the optimizer? Labels of a batch against labels dealt out again."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traindoctor.events import Event
+from traindoctor.probes.base import Cost
+from traindoctor.record import RecordWriter
+from traindoctor.replay.samples import Sample, Samples
+
+# Asked again as rows come in: early enough to be of use, often enough to be sure.
+ASKED_AT = (12, 25, 50, 100, 200, 400, 800)
+MOST_ROWS = 6000
+DEALS = 60
+
+
+class LabelOrder:
+    """`order.label_z`: how much more alike the labels of one batch are than if rows were dealt at random.
+
+    Only for examples with one label each. Within 2 in shuffled runs; hundreds where classes come in order.
+    """
+
+    name: ClassVar[str] = "label_order"
+    gives: ClassVar[tuple[str, ...]] = ("order.label_z",)
+    cost: ClassVar[Cost] = "cheap"
+    every: ClassVar[int] = 1
+    hears: ClassVar[tuple[type, ...]] = Samples.hears
+
+    def __init__(self) -> None:
+        self._samples = Samples()
+        self._labels: list[NDArray[np.int64]] = []
+
+    def on(self, event: Event, *, due: bool) -> None:
+        self._samples.on(event)
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        for at, samples in self._samples.take(step):
+            labels = [row_labels(s) for s in samples if s.wants_grad]
+            found = [values for values in labels if values is not None]
+            if not found or sum(map(len, self._labels)) > MOST_ROWS:
+                continue
+            self._labels.append(np.concatenate(found))
+            if len(self._labels) in ASKED_AT:
+                z = redealt_z(self._labels)
+                if z is not None:
+                    record.scalar("order.label_z", at, z)
+
+
+def row_labels(sample: Sample) -> NDArray[np.int64] | None:
+    """One label per row of the batch, or None where targets are no such thing."""
+    if sample.binary or len(sample.shape) != 1 or sample.contrastive:
+        return None
+    inputs = sample.inputs()
+    if inputs and all(len(x) != sample.shape[0] for x in inputs):
+        return None  # a flattened sequence
+    if any(x.ndim == 1 and len(x) == sample.shape[0] for x in inputs):
+        return None  # one unbatched sequence
+    labels = sample.targets[sample.valid]
+    return labels if len(labels) else None
+
+
+def redealt_z(batches: list[NDArray[np.int64]]) -> float | None:
+    """z-score of the labels' likeness within batches against DEALS random deals into the same sizes."""
+    labels = np.concatenate(batches)
+    kinds, coded = np.unique(labels, return_inverse=True)
+    if len(kinds) < 2 or len(kinds) > len(labels) // 4 or len(batches) < 4:
+        return None
+    sizes = np.array([len(b) for b in batches])
+    batch_of = np.repeat(np.arange(len(batches)), sizes)
+
+    def likeness(order: NDArray[np.int64]) -> float:
+        cells = np.bincount(batch_of * len(kinds) + order, minlength=len(batches) * len(kinds))
+        table = cells.reshape(len(batches), len(kinds))
+        return float((table**2 / sizes[:, None]).sum())
+
+    # Our own generator: a probe draws nothing from the run's.
+    random = np.random.default_rng(0)
+    dealt = [likeness(random.permutation(coded)) for _ in range(DEALS)]
+    spread = float(np.std(dealt))
+    return (likeness(coded) - float(np.mean(dealt))) / spread if spread > 0 else None

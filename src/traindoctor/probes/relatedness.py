@@ -1,0 +1,125 @@
+"""Do the inputs of an example say anything about its targets? A permutation test over examples.
+
+Legend: n examples, P input features (a token is in the row, or not), Q target features (a class is
+among the row's targets, or not). The statistic is the sum of squared correlations of all P x Q pairs;
+it is compared with the same sum after the targets have been dealt to other examples.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traindoctor.events import Event
+from traindoctor.probes.base import Cost
+from traindoctor.record import RecordWriter
+from traindoctor.replay.samples import Sample, Samples
+
+ASKED_AT = (96, 256, 640, 1280)
+FEATURES = 512
+DEALS = 40
+# A z-score of the statistic needs this many different examples.
+LEAST_ROWS = 64
+
+Features = NDArray[np.float32]
+
+
+class Relatedness:
+    """`relation.z`: z-score of input-target relation. Near 0: none seen. Healthy tasks give 30 and more."""
+
+    name: ClassVar[str] = "relatedness"
+    gives: ClassVar[tuple[str, ...]] = ("relation.z", "relation.rows")
+    cost: ClassVar[Cost] = "cheap"
+    every: ClassVar[int] = 1
+    hears: ClassVar[tuple[type, ...]] = Samples.hears
+
+    def __init__(self) -> None:
+        self._samples = Samples()
+        self._x: list[Features] = []
+        self._y: list[Features] = []
+        self._rows = 0
+        self._asked = 0
+
+    def on(self, event: Event, *, due: bool) -> None:
+        if self._asked < len(ASKED_AT):
+            self._samples.on(event)
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if self._asked >= len(ASKED_AT):
+            return
+        for at, samples in self._samples.take(step):
+            for sample in samples:
+                self._add(sample)
+            if self._asked < len(ASKED_AT) and self._rows >= ASKED_AT[self._asked]:
+                self._asked += 1
+                z = relation_z(np.concatenate(self._x), np.concatenate(self._y))
+                if z is not None:
+                    record.scalar("relation.z", at, z)
+                    record.scalar("relation.rows", at, float(self._rows))
+        if self._asked >= len(ASKED_AT):
+            self._x, self._y = [], []
+
+    def _add(self, sample: Sample) -> None:
+        if not sample.wants_grad or sample.contrastive:
+            return
+        x = input_features(sample)
+        y = target_features(sample, len(x)) if x is not None else None
+        if x is None or y is None or (self._x and self._x[0].shape[1] != x.shape[1]):
+            return
+        self._x.append(x)
+        self._y.append(y)
+        self._rows += len(x)
+
+
+def input_features(sample: Sample) -> Features | None:
+    """Tokens that stand in each row; for dense inputs their values."""
+    for inputs in sample.inputs():
+        if inputs.ndim == 2:
+            return presence(inputs, np.ones_like(inputs, dtype=bool))
+    if sample.dense is None:
+        return None
+    values = sample.dense.read()
+    return values.reshape(len(values), -1).astype(np.float32)
+
+
+def target_features(sample: Sample, rows: int) -> Features | None:
+    """Classes that stand among each row's targets; row b of the input must be row b of the targets."""
+    targets, valid = sample.targets, sample.valid
+    if sample.binary:
+        return targets.astype(np.float32) if len(targets) == rows else None
+    if targets.size == 0 or targets.size % rows:
+        return None
+    return presence(targets.reshape(rows, -1), valid.reshape(rows, -1))
+
+
+def presence(tokens: NDArray[np.int64], keep: NDArray[np.bool_]) -> Features:
+    """(n, FEATURES): which tokens (by their number modulo FEATURES) stand in each row."""
+    found = np.zeros((len(tokens), FEATURES), dtype=np.float32)
+    rows = np.broadcast_to(np.arange(len(tokens))[:, None], tokens.shape)
+    found[rows[keep], tokens[keep] % FEATURES] = 1.0
+    return found
+
+
+def relation_z(x: Features, y: Features) -> float | None:
+    """z-score of the sum of squared correlations, rows of y dealt anew DEALS times."""
+    x, y = standardised(x), standardised(y)
+    if len(x) < LEAST_ROWS or not x.shape[1] or not y.shape[1]:
+        return None
+    near_x, near_y = x @ x.T, y @ y.T  # (n, n): sum of squares = sum of products of the two
+    random = np.random.default_rng(0)
+    dealt = []
+    for _ in range(DEALS):
+        order = random.permutation(len(x))
+        dealt.append(float((near_x * near_y[np.ix_(order, order)]).sum()))
+    spread = float(np.std(dealt))
+    return (float((near_x * near_y).sum()) - float(np.mean(dealt))) / spread if spread else None
+
+
+def standardised(features: Features) -> Features:
+    """Zero mean, unit variance; features that never change say nothing and are left out."""
+    spread = features.std(axis=0)
+    # A token in one row only correlates perfectly with that row's label by chance.
+    alive = ((features != 0).sum(axis=0) >= 3) & (spread > 0)
+    return (features[:, alive] - features[:, alive].mean(axis=0)) / spread[alive]

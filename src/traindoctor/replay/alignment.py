@@ -1,0 +1,153 @@
+"""How targets lie against input tokens: which axis is time, and by how many places they are shifted.
+
+Legend: B rows, T places. `inputs` is (B, T) or (T, B); `targets` is brought to the same layout.
+A match is exact or it is nothing: "the best shift" of unrelated data means nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Targets of a next-token model match at every valid place (1.000 in 60 runs); the best wrong shift
+# reached 0.46 on text and 0.75 with many pads. A few damaged tokens must not hide the answer.
+EXACT = 0.99
+# So many places whose neighbours differ are needed before a match can be told from chance.
+ENOUGH = 16
+SHIFTS = range(-4, 5)
+
+Tokens = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """target(b, t) = input(b, t + shift) at all valid places of the time axis; or a map of places."""
+
+    axis: int
+    """The axis of the input index that is time."""
+    shift: int | None
+    """None: no constant shift fits."""
+    match: float
+    runner_up: float
+    """The best other shift, on places whose neighbours differ: how far the answer stands out."""
+    places: str | None = None
+    """'reversed' or 'permuted': each target is the input of one fixed other place."""
+    compared: int = 0
+
+
+def layouts(inputs: Tokens, targets: Tokens, valid: Mask) -> Iterator[tuple[int, Tokens, Mask]]:
+    """Every way to lay N targets beside the inputs: (time axis, targets, valid), one place may be cut."""
+    if inputs.ndim != 2:
+        return
+    rows, columns = inputs.shape
+    flat, keep = targets.reshape(-1), valid.reshape(-1)
+    if flat.size == rows * columns:
+        square = flat.reshape(rows, columns)
+        mask = keep.reshape(rows, columns)
+        yield 1, square, mask
+        yield 0, square, mask
+        return
+    for cut in (1, 2):
+        if columns > cut and flat.size == rows * (columns - cut):
+            yield 1, flat.reshape(rows, -1), keep.reshape(rows, -1)
+        if rows > cut and flat.size == (rows - cut) * columns:
+            yield 0, flat.reshape(-1, columns), keep.reshape(-1, columns)
+
+
+def align(inputs: Tokens, targets: Tokens, valid: Mask) -> Alignment | None:
+    """The one exact shift (or map of places), None where nothing fits or too little can be compared."""
+    for axis, laid, mask in layouts(inputs, targets, valid):
+        x, y, m = (inputs, laid, mask) if axis == 1 else (inputs.T, laid.T, mask.T)
+        found = exact_shift(x, y, m)
+        if found is not None:
+            shift, match, runner_up, compared = found
+            return Alignment(axis, shift, match, runner_up, compared=compared)
+    for axis, laid, mask in layouts(inputs, targets, valid):
+        x, y, m = (inputs, laid, mask) if axis == 1 else (inputs.T, laid.T, mask.T)
+        places = place_map(x, y, m)
+        if places is not None:
+            return Alignment(axis, None, 1.0, 0.0, places=places, compared=int(m.sum()))
+    return None
+
+
+def exact_shift(x: Tokens, y: Tokens, valid: Mask) -> tuple[int, float, float, int] | None:
+    """(shift, match, runner-up, places compared) for time on axis 1, or None."""
+    telling = [match_at(x, y, valid, shift, informative=True) for shift in SHIFTS]
+    plain = [match_at(x, y, valid, shift, informative=False) for shift in SHIFTS]
+    exact = [
+        index
+        for index, ((share, count), (whole, _)) in enumerate(zip(telling, plain))
+        if count >= ENOUGH and share >= EXACT and whole >= EXACT
+    ]
+    if len(exact) != 1:
+        # Two shifts that both fit are a periodic or constant text: it cannot be told.
+        return None
+    best = exact[0]
+    others = [share for index, (share, count) in enumerate(telling) if index != best and count]
+    return SHIFTS[best], plain[best][0], max(others, default=0.0), telling[best][1]
+
+
+def match_at(
+    x: Tokens, y: Tokens, valid: Mask, shift: int, *, informative: bool
+) -> tuple[float, int]:
+    """Share of valid targets equal to the input `shift` places on, and how many could be compared."""
+    length = x.shape[1]
+    begin, end = max(0, -shift), min(y.shape[1], length - shift)
+    if end <= begin:
+        return 0.0, 0
+    keep = valid[:, begin:end].copy()
+    seen = x[:, begin + shift : end + shift]
+    if informative:
+        # Pads and runs of blanks match at every shift: only places that differ from both neighbours tell.
+        before = np.roll(x, 1, axis=1)[:, begin + shift : end + shift]
+        after = np.roll(x, -1, axis=1)[:, begin + shift : end + shift]
+        keep &= (seen != before) & (seen != after)
+    count = int(keep.sum())
+    return (float((seen == y[:, begin:end])[keep].mean()), count) if count else (0.0, 0)
+
+
+def place_map(x: Tokens, y: Tokens, valid: Mask) -> str | None:
+    """A copy task: every place's target is the input of one other place, the same in all rows."""
+    if x.shape[0] < 4 or y.shape[1] < 3 or not valid.all():
+        return None
+    rows = min(x.shape[0], 32)
+    width = min(y.shape[1], 64)
+    equal = (y[:rows, :width, None] == x[:rows, None, :]).mean(axis=0)  # (T', T)
+    source = equal.argmax(axis=1)
+    if equal[np.arange(width), source].min() < EXACT or len(np.unique(source)) < width:
+        return None
+    total = int(source[0])
+    falling = np.array_equal(source, total - np.arange(width))
+    return "reversed" if falling else "permuted"
+
+
+def looks_like_positions(index: Tokens) -> bool:
+    """An embedding index that counts places (or is constant) rather than naming tokens."""
+    if index.size < 2 or index.min() == index.max():
+        return True
+    if index.ndim == 2 and index.shape[0] == index.shape[1] and index.shape[0] > 2:
+        # Relative positions: each row is the one before, moved by one.
+        if np.array_equal(index[1:, 1:], index[:-1, :-1]):
+            return True
+    line = index.reshape(-1, index.shape[-1]) if index.ndim else index.reshape(1, -1)
+    return bool(_counts_up(line) or (index.ndim == 2 and _counts_up(index.T)))
+
+
+def _counts_up(lines: Tokens) -> bool:
+    """Along each line the numbers go up by one without a break; pads (one constant) stand at the ends."""
+    if lines.shape[1] < 2:
+        return False
+    steps = np.diff(lines, axis=1)
+    up = steps == 1
+    if up.mean() < 0.3 or not up.any(axis=1).all():
+        return False
+    width = up.shape[1]
+    first, last = up.argmax(axis=1), width - 1 - up[:, ::-1].argmax(axis=1)
+    unbroken = up.sum(axis=1) == last - first + 1
+    # The step into or out of the pads may be of any size.
+    jumps = (~up & (steps != 0)).sum(axis=1)
+    return bool(unbroken.all() and (jumps <= 1).all())
