@@ -72,12 +72,16 @@ class BackwardBegin:
     roots: Sequence[Tensor]
     first: bool
     scale: float  # GradScaler's factor inside the root, 1.0 without one
+    inputs: Sequence[Tensor] | None = None  # `torch.autograd.grad` was called for these parameters
+    gradients: Sequence[Tensor | None] | None = None  # given for roots that are no scalars
 
 
 @dataclass(slots=True)
 class BackwardEnd:
     roots: Sequence[Tensor]
     seconds: float
+    inputs: Sequence[Tensor] | None = None
+    results: Sequence[Tensor | None] | None = None  # what `torch.autograd.grad` gave for `inputs`
 
 
 @dataclass(slots=True)
@@ -110,7 +114,10 @@ class GradsCleared:
 
 @dataclass(slots=True)
 class StepBegin:
-    """All gradients of the step are in `.grad` (a closure has already run)."""
+    """All gradients of the step are in `.grad` (a closure has already run).
+
+    Optimizers that step one after the other without a backward pass between share one step.
+    """
 
     optimizer: torch.optim.Optimizer
     step: int

@@ -1,0 +1,50 @@
+"""The table of probes. Each is imported when a run is watched; one that cannot be is left out, and said."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from traindoctor.probes.base import Probe
+
+# "module:Class" of traindoctor.probes, made without arguments
+PROBES: tuple[str, ...] = (
+    "loss:Loss",
+    "gradient_norm:GradientNorm",
+    "clipping:Clipping",
+    "leftover:Leftover",
+    "passes:Passes",
+    "timing:Timing",
+    "memory:Memory",
+    "graphs:Graphs",
+    "modes:Modes",
+    "scaler:Scaler",
+    "layers:Layers",
+    "weights_crc:WeightsCrc",
+    "activations:Activations",
+    "environment:Environment",
+    "targets:Targets",
+    "batches:Batches",
+    "ladder:Ladder",
+    "label_order:LabelOrder",
+    "relatedness:Relatedness",
+    "coverage:Coverage",
+    "rates:Rates",
+    "step_accounting:StepAccounting",
+    "update:Update",
+    "optimizer_state:OptimizerState",
+)
+
+
+def make_probes(fault: Callable[[str, Exception], None]) -> list[Probe]:
+    """One of each. A probe that cannot be made is a fault to report, not a reason to stop."""
+    made: list[Probe] = []
+    for row in PROBES:
+        module, _, name = row.partition(":")
+        try:
+            made.append(getattr(importlib.import_module(f"traindoctor.probes.{module}"), name)())
+        except Exception as error:  # the border: a broken probe must not take the run down
+            fault(f"probe {name}", error)
+    return made

@@ -1,0 +1,48 @@
+"""Where a run is recorded. Imports nothing heavy: the script's own imports come first."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from traindoctor.errors import TraindoctorError
+
+RUNS = Path("runs")
+
+
+def new_folder(name: str, out: str | None) -> Path:
+    """The folder of a new run: `out`, or a new one under `runs/`. Older records in it are moved aside."""
+    if out is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        if os.environ.get("MASTER_PORT") and os.environ.get("RANK"):
+            # Each rank runs this line; the launcher's process and port are what they share.
+            stamp = f"{os.environ['MASTER_PORT']}-{os.getppid()}"
+        folder = RUNS / f"{name}-{stamp}"
+    else:
+        folder = Path(out)
+    folder = folder.absolute()
+    if folder.exists() and not folder.is_dir():
+        raise TraindoctorError(f"--out must be a folder, {folder} is a file; choose another")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TraindoctorError(
+            f"cannot make the folder {folder}: {error.strerror}; choose another with --out"
+        ) from None
+    if os.environ.get("RANK", "0") == "0":
+        _move_aside(folder)
+    return folder
+
+
+def _move_aside(folder: Path) -> None:
+    """A run never writes into the record of another one."""
+    old = sorted(folder.glob("record-*.sqlite*"))
+    if not old:
+        return
+    number = 1
+    while (folder / f"earlier-{number}").exists():
+        number += 1
+    (folder / f"earlier-{number}").mkdir()
+    for file in old:
+        file.rename(folder / f"earlier-{number}" / file.name)

@@ -1,0 +1,155 @@
+"""Runs a script exactly as Python would: fresh `__main__`, argv, path, exit status, tracebacks without us."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+from traindoctor.errors import TraindoctorError
+
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
+INTERRUPTED = 130
+
+
+def run_script(script: str, arguments: Sequence[str], finish: Callable[[int | str], None]) -> int:
+    """Runs `script.py`; `finish(status)` is called when it has ended, however. Gives its exit status."""
+    path = Path(script)
+    if path.is_dir():
+        path = path / "__main__.py"
+    if not path.is_file():
+        raise TraindoctorError(f"there is no script {script!r}; give the path of a Python file")
+    code = _compiled(path, script)
+    module = _fresh_main(file=script)
+    module.__loader__ = SourceFileLoader("__main__", script)
+    sys.argv = [script, *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = str(path.resolve().parent)
+    return _execute(code, module, finish)
+
+
+def run_module(name: str, arguments: Sequence[str], finish: Callable[[int | str], None]) -> int:
+    """Runs `-m name` as Python does."""
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()
+    spec = _find(name)
+    loader: Any = spec.loader
+    try:
+        code = loader.get_code(spec.name)
+    except SyntaxError as error:
+        raise TraindoctorError(f"{name} is no Python: {error}") from None
+    if code is None or spec.origin is None:
+        raise TraindoctorError(f"the module {name!r} has no Python code to run")
+    module = _fresh_main(file=spec.origin)
+    module.__spec__ = spec
+    module.__package__ = spec.parent
+    module.__loader__ = loader
+    sys.argv = [spec.origin, *arguments]
+    return _execute(code, module, finish)
+
+
+def _find(name: str) -> ModuleSpec:
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except (ImportError, ValueError) as error:
+        raise TraindoctorError(f"cannot find the module {name!r}: {error}") from None
+    if spec is None or spec.loader is None:
+        raise TraindoctorError(f"there is no module {name!r} to run; check the name and the path")
+    return spec
+
+
+def _compiled(path: Path, name: str) -> types.CodeType:
+    try:
+        source = path.read_bytes()
+        return compile(source, name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise TraindoctorError(
+            f"{name} is no Python: {error.msg} in line {error.lineno}; give a Python script"
+        ) from None
+    except ValueError as error:
+        raise TraindoctorError(f"{name} is no Python: {error}; give a Python script") from None
+    except OSError as error:
+        raise TraindoctorError(f"cannot read {name}: {error.strerror}") from None
+
+
+def _fresh_main(*, file: str) -> types.ModuleType:
+    module = types.ModuleType("__main__")
+    module.__file__ = file
+    module.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
+    vars(module).setdefault("__annotations__", {})
+    module.__cached__ = None  # type: ignore[attr-defined]
+    sys.modules["__main__"] = module
+    return module
+
+
+def _execute(
+    code: types.CodeType, module: types.ModuleType, finish: Callable[[int | str], None]
+) -> int:
+    interrupted = False
+    ended: int | str
+    try:
+        exec(code, vars(module))
+        ended = status = 0
+    except SystemExit as request:
+        ended = status = _exit_status(request)
+    except KeyboardInterrupt as error:
+        _print_traceback(error)
+        interrupted, ended, status = True, "KeyboardInterrupt", INTERRUPTED
+    except BaseException as error:  # as the interpreter does: print and end with 1
+        _print_traceback(error)
+        ended, status = type(error).__name__, 1
+    _flush()
+    finish(ended)
+    if interrupted:
+        # As Python does: a shell must see that Ctrl-C ended the program.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return status
+
+
+def _exit_status(request: SystemExit) -> int:
+    if request.code is None:
+        return 0
+    if isinstance(request.code, int):
+        return request.code & 0xFF if os.name == "posix" else request.code
+    print(request.code, file=sys.stderr)
+    return 1
+
+
+def _print_traceback(error: BaseException) -> None:
+    without_us(error, set())
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def without_us(error: BaseException | None, seen: set[int]) -> None:
+    """Takes our own frames out of an exception's traceback, and out of those it came from."""
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    kept = []
+    frame = error.__traceback__
+    while frame is not None:
+        if not frame.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            kept.append(frame)
+        frame = frame.tb_next
+    for this, following in zip(kept, [*kept[1:], None]):
+        this.tb_next = following
+    error.__traceback__ = kept[0] if kept else None
+    without_us(error.__cause__, seen)
+    without_us(error.__context__, seen)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # a closed pipe is the script's affair

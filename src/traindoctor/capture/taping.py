@@ -1,0 +1,107 @@
+"""When a step is taped, and the tape recorder's life between two steps."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from traindoctor.capture.budget import Governor
+from traindoctor.errors import ReplayError
+from traindoctor.events import Event, ForwardBegin, StepBegin
+from traindoctor.replay.names import Names
+from traindoctor.replay.patient import Patient
+from traindoctor.replay.recorder import StepRecorder
+
+# The first steps show the model as it was built, and gradients that were never cleared from the second on.
+ALWAYS = frozenset({0, 1, 2, 20, 100})
+# After those a tape is one more measurement that the governor pays for.
+EVERY = 100
+PART = "tape"
+
+
+class Taping:
+    """Starts a recorder at the first training forward pass of a chosen step and ends it at the step."""
+
+    def __init__(self, patient: Patient, names: Names, governor: Governor) -> None:
+        self.patient = patient
+        self.names = names
+        self.governor = governor
+        self.refusals: list[tuple[int, str]] = []
+        """(step, reason) of steps that could not be taped, for the record."""
+        self._recorder: StepRecorder | None = None
+        self._finished = False
+        self._asked = False
+        self._seen_module = False
+        self._taped_step = -1
+        self._seconds = 0.0
+        governor.add(PART, EVERY)
+
+    @property
+    def recording(self) -> bool:
+        """A step is being taped right now."""
+        return self._recorder is not None and not self._finished
+
+    def request(self) -> None:
+        self._asked = True
+
+    def wanted(self, step: int) -> bool:
+        if step == self._taped_step:
+            return False
+        return self._asked or step in ALWAYS or PART in self.governor.choose(step)
+
+    def on(self, event: Event, step: int) -> None:
+        """Every event of the run, before any probe has seen it."""
+        began = time.thread_time()
+        kind = type(event)
+        if self._recorder is not None:
+            self._recorder.on(event)
+            if self._recorder.done and self._finished:
+                self._recorder = None
+        if kind is ForwardBegin and event.wants_grad:
+            self._seen_module = True
+            if not self.recording and event.training and self.wanted(step):
+                if compiled(event.module):
+                    self._taped_step = step
+                    self.refusals.append((step, "the model is compiled by torch.compile"))
+                else:
+                    self._start(step)
+        elif kind is StepBegin and self.recording:
+            self._finish(step)
+        self._seconds += time.thread_time() - began
+
+    def step_ended(self, step: int) -> None:
+        """Step `step - 1` is over. Without optimizer events its tape ends here; without a module the next begins."""
+        if self.recording:
+            self._finish(step - 1)
+        if not self._seen_module and self.wanted(step):
+            self._start(step)
+
+    def _start(self, step: int) -> None:
+        self.abandon()
+        self._asked, self._taped_step, self._seconds = False, step, 0.0
+        self._recorder, self._finished = StepRecorder(step, self.names), False
+        self._recorder.start()
+
+    def _finish(self, step: int) -> None:
+        assert self._recorder is not None
+        self._finished = True
+        try:
+            self.patient.add_tape(self._recorder.finish())
+        except ReplayError as reason:
+            self.refusals.append((step, str(reason)))
+            self._recorder = None
+        self.governor.ran(PART, step, self._seconds)
+
+    def abandon(self) -> None:
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.close()
+
+
+def compiled(module: torch.nn.Module) -> bool:
+    """A tape around a compiled call would make torch compile again at each step: such a step is not taped."""
+    return any(
+        hasattr(child, "_orig_mod") or getattr(child, "_compiled_call_impl", None) is not None
+        for child in module.modules()
+    )

@@ -1,0 +1,97 @@
+"""Backward passes: `Tensor.backward`, `torch.autograd.backward`, and `grad` where parameters are asked for."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from traindoctor.capture.hub import Patches, hub
+from traindoctor.events import BackwardBegin, BackwardEnd
+
+
+def install(patches: Patches) -> None:
+    # Tensor.backward looks torch.autograd.backward up when it is called: one patch serves both.
+    patches.replace(torch.autograd, "backward", _backward)
+    patches.replace(torch.autograd, "grad", _grad)
+
+
+def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or hub.idle or hub.backward_depth:
+            # A pass inside a pass is a checkpoint that recomputes: not a root of its own.
+            return original(tensors, *args, **kwargs)
+        tensors = _many(tensors)
+        _begin(tensors, None, args[0] if args else kwargs.get("grad_tensors"))
+        begin = time.perf_counter()
+        hub.backward_depth += 1
+        try:
+            result = original(tensors, *args, **kwargs)
+        finally:
+            hub.backward_depth -= 1
+        hub.emit(BackwardEnd(tensors, time.perf_counter() - begin))
+        return result
+
+    return backward
+
+
+def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or hub.idle or hub.backward_depth:
+            return original(outputs, inputs, *args, **kwargs)
+        outputs, inputs = _many(outputs), _many(inputs)
+        if not _asks_for_parameters(inputs):
+            return original(outputs, inputs, *args, **kwargs)
+        _begin(outputs, inputs, args[0] if args else kwargs.get("grad_outputs"))
+        begin = time.perf_counter()
+        hub.backward_depth += 1
+        try:
+            results = original(outputs, inputs, *args, **kwargs)
+        finally:
+            hub.backward_depth -= 1
+        hub.emit(BackwardEnd(outputs, time.perf_counter() - begin, inputs, results))
+        return results
+
+    return grad
+
+
+def _begin(
+    roots: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] | None, given: Any
+) -> None:
+    first, hub.first_backward = hub.first_backward, False
+    gradients = None if given is None else _many(given)
+    hub.emit(BackwardBegin(roots, first, _scale_of(roots), inputs, gradients))
+
+
+def _scale_of(roots: Sequence[torch.Tensor]) -> float:
+    """The scaler's factor if one of the roots came out of `GradScaler.scale`."""
+    for root in roots:
+        reference, scale = hub.scaled_roots.get(id(root), (None, 1.0))
+        if reference is not None and reference() is root:
+            return scale
+    return 1.0
+
+
+def _many(tensors: Any) -> Any:
+    """A tuple of tensors; anything that is not tensors (graph edges) stays as it came."""
+    if isinstance(tensors, torch.Tensor):
+        return (tensors,)
+    if isinstance(tensors, dict) or not hasattr(tensors, "__iter__"):
+        return tensors
+    return tuple(tensors)
+
+
+def _asks_for_parameters(inputs: Any) -> bool:
+    """`grad` serves gradient penalties and attacks too; with parameters as inputs it is a training pass.
+
+    Without any torch optimizer the script has its own, and its parameters may be plain tensors.
+    """
+    kind = torch.nn.Parameter if len(hub.optimizers) else torch.Tensor
+    return isinstance(inputs, tuple) and any(
+        isinstance(x, kind) and x.is_leaf and x.requires_grad for x in inputs
+    )

@@ -1,0 +1,31 @@
+"""Batches: what `DataLoader` iterators give, and how long the script waited for them."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import dataloader
+
+from traindoctor.capture.hub import Patches, hub
+from traindoctor.events import BatchFetched
+
+
+def install(patches: Patches) -> None:
+    patches.replace(dataloader._BaseDataLoaderIter, "__next__", _next)
+
+
+def _next(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:
+        if torch.compiler.is_compiling() or hub.idle:
+            return original(self)
+        begin = time.perf_counter()
+        batch = original(self)
+        hub.emit(BatchFetched(batch, time.perf_counter() - begin))
+        return batch
+
+    return __next__

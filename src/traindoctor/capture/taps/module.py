@@ -1,0 +1,59 @@
+"""Outermost module calls: a model's forward pass, seen from outside."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from traindoctor.capture.hub import Patches, hub
+from traindoctor.events import ForwardBegin, ForwardEnd, GradsCleared
+
+
+def install(patches: Patches) -> None:
+    patches.replace(torch.nn.Module, "__call__", _call)
+    patches.replace(torch.nn.Module, "zero_grad", _zero_grad)
+
+
+def _call(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        if hub.module_depth:
+            hub.inner_calls += 1
+            return original(self, *args, **kwargs)
+        if hub.idle or hub.backward_depth or torch._C._is_tracing():
+            return original(self, *args, **kwargs)
+        wants_grad = torch.is_grad_enabled() and _trainable(self)
+        hub.emit(ForwardBegin(self, args, kwargs, wants_grad, self.training))
+        begin = time.perf_counter()
+        hub.module_depth += 1
+        try:
+            output = original(self, *args, **kwargs)
+        finally:
+            hub.module_depth -= 1
+        hub.emit(ForwardEnd(self, output, wants_grad, time.perf_counter() - begin))
+        return output
+
+    return __call__
+
+
+def _trainable(module: torch.nn.Module) -> bool:
+    """Stops at the first trainable parameter; a loss module has none."""
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _zero_grad(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def zero_grad(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        if torch.compiler.is_compiling() or hub.idle:
+            return original(self, *args, **kwargs)
+        result = original(self, *args, **kwargs)
+        hub.emit(GradsCleared(self))
+        return result
+
+    return zero_grad

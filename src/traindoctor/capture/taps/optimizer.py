@@ -1,0 +1,146 @@
+"""Optimizer steps, zero_grad and learning-rate schedules."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from traindoctor.capture.hub import Patches, hub
+from traindoctor.events import GradsCleared, RateScheduled, StepBegin, StepEnd
+
+
+def install(patches: Patches) -> None:
+    steps = _Steps()
+    for register, hook in (
+        (register_optimizer_step_pre_hook, steps.before),
+        (register_optimizer_step_post_hook, steps.after),
+    ):
+        patches.on_undo(register(hook).remove)
+    patches.replace(Optimizer, "__init__", _init)
+    patches.replace(Optimizer, "zero_grad", _zero_grad)
+    for kind in (
+        lr_scheduler.LRScheduler,
+        lr_scheduler.ReduceLROnPlateau,
+        lr_scheduler.SequentialLR,
+        lr_scheduler.CosineAnnealingWarmRestarts,
+    ):
+        if "step" in vars(kind):
+            patches.replace(kind, "step", _schedule)
+
+
+class _Steps:
+    """Turns the global step hooks into events; a closure (LBFGS, Lightning) is run before StepBegin."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.begin = 0.0
+        self.closure_seconds = 0.0
+
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or hub.idle:
+            return None
+        if hub.stepping is not None and hub.stepping is not optimizer:
+            return None  # an optimizer inside another one (ZeRO): the outer step counts
+        hub.stepping, self.begun = optimizer, False
+        self.begin, self.closure_seconds = time.perf_counter(), 0.0
+        # args[0] is the optimizer itself: these are the arguments of the unbound `step`.
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            self._gradients_complete(optimizer)
+            return None
+        wrapped = self._around(closure, optimizer)
+        if len(args) > 1:
+            return (args[0], wrapped, *args[2:]), kwargs
+        return args, {**kwargs, "closure": wrapped}
+
+    def _around(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+        @functools.wraps(closure)
+        def watched() -> Any:
+            hub.stepping = (
+                None  # what the closure does is the script's training, not the optimizer's
+            )
+            begin = time.perf_counter()
+            try:
+                return closure()
+            finally:
+                hub.stepping = optimizer
+                self.closure_seconds += time.perf_counter() - begin
+                if not self.begun:
+                    self._gradients_complete(optimizer)
+
+        return watched
+
+    def _gradients_complete(self, optimizer: Optimizer) -> None:
+        self.begun = True
+        hub.emit(StepBegin(optimizer, -1))
+
+    def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling() or hub.stepping is not optimizer:
+            return
+        hub.stepping = None
+        if not self.begun:
+            self._gradients_complete(optimizer)
+        hub.first_backward = True
+        hub.emit(StepEnd(optimizer, -1, time.perf_counter() - self.begin - self.closure_seconds))
+
+
+def _init(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if not hub.idle:
+            hub.optimizers.add(self)
+
+    return __init__
+
+
+def _zero_grad(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        if torch.compiler.is_compiling() or hub.idle:
+            return original(self, *args, **kwargs)
+        result = original(self, *args, **kwargs)
+        hub.emit(GradsCleared(self))
+        return result
+
+    return zero_grad
+
+
+def _schedule(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or hub.idle or hub.call_depth:
+            return original(self, *args, **kwargs)
+        constructed = (
+            getattr(self, "_step_count", 1) > 0
+        )  # the constructor takes a first step itself
+        hub.call_depth += 1
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            hub.call_depth -= 1
+        if constructed:
+            hub.emit(RateScheduled(self, rates(self.optimizer)))
+        return result
+
+    return step
+
+
+def rates(optimizer: Optimizer) -> Sequence[float]:
+    """The learning rate of each group; NaN where it lies on a device and would have to be waited for."""
+    return [
+        float("nan") if isinstance(lr, torch.Tensor) and lr.device.type != "cpu" else float(lr)
+        for lr in (
+            group["lr"] if "lr" in group else float("nan") for group in optimizer.param_groups
+        )
+    ]

@@ -1,0 +1,332 @@
+"""Watch: taps' events go in, probes' numbers come out in the record; steps are counted, one step is taped.
+
+It judges nothing. Whatever goes wrong in it is noted in the record, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from traindoctor.capture import taps
+from traindoctor.capture.budget import Governor
+from traindoctor.capture.hub import Patches, hub, silent
+from traindoctor.capture.ranks import rank_of_this_process
+from traindoctor.events import (
+    BackwardBegin,
+    BackwardEnd,
+    BatchFetched,
+    Event,
+    ForwardBegin,
+    RunEnded,
+    ScalerUpdated,
+    StepBegin,
+    StepEnd,
+)
+from traindoctor.probes import make_probes
+from traindoctor.probes.base import Probe
+from traindoctor.record import RecordWriter
+from traindoctor.replay.names import Names, unwrap
+
+try:  # TODO: plain imports once the tape recorder is in
+    from traindoctor.capture.taping import Taping
+    from traindoctor.replay.patient import Patient
+except ImportError:
+    from types import SimpleNamespace as Patient  # type: ignore[assignment]
+
+    Taping = None  # type: ignore[assignment,misc]
+
+__all__ = ["Watch", "silent"]
+
+# An optimizer that has not stepped after so many backward passes never will: passes are counted instead.
+# The largest accumulation seen in the wild is below it.
+NEVER_STEPS = 40
+# Faults of one probe before it is taken off. One is enough: what raised once raises again, and costs.
+FAULTS_ALLOWED = 1
+# What an inner module call costs by being wrapped, in seconds; no clock inside it can see that.
+INNER_CALL_SECONDS = 3e-7
+
+
+class Watch:
+    """`watch = Watch(Path("runs/mine")); watch.attach(); train(); watch.close("done")`"""
+
+    def __init__(
+        self,
+        out: Path,
+        *,
+        budget: float = 0.02,
+        replay: bool = True,
+        rank: int | None = None,
+        probes: Sequence[Probe] | None = None,
+    ) -> None:
+        self.out = Path(out)
+        self.rank = rank
+        self.governor = Governor(budget)
+        self.patient = Patient()
+        self.names = Names()
+        self._roots: weakref.WeakValueDictionary[int, torch.nn.Module] = (
+            weakref.WeakValueDictionary()
+        )
+        self.listeners: list[Callable[[int], None]] = []
+        self.step = 0
+        """The optimizer step that is under way; the number of steps completed."""
+        self.faults: list[str] = []
+        self._meta: dict[str, Any] = {}
+        self._writer: RecordWriter | None = None
+        self._probes = list(make_probes(self._fault) if probes is None else probes)
+        self._hearers: dict[type, list[Probe]] = {}
+        for probe in self._probes:
+            if probe.cost != "free":
+                self.governor.add(probe.name, probe.every)
+        self.taping = Taping(self.patient, self.names, self.governor) if replay and Taping else None
+        self._patches: Patches | None = None
+        self._due: set[str] = self.governor.choose(0)
+        self._costs: dict[str, float] = {}
+        self._own = 0
+        self._step_began = time.perf_counter()
+        self._backwards = 0
+        self._backwards_in_step = 0
+        self._real_steps = 0
+        self._stepped: set[int] = set()
+        self._known_optimizers: weakref.WeakValueDictionary[int, torch.optim.Optimizer] = (
+            weakref.WeakValueDictionary()
+        )
+        self._counts_backwards = False
+        self._closed = False
+        self._began = time.time()
+
+    # -- coming and going --------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Hooks torch. A second call does nothing."""
+        if self._patches is None:
+            self._patches = taps.install()
+            hub.sink = self.receive
+            self._step_began = time.perf_counter()
+
+    def detach(self) -> None:
+        """Gives torch back as it was."""
+        if self.taping is not None:
+            self.taping.abandon()
+        if self._patches is not None:
+            hub.sink = None
+            self._patches.undo()
+            self._patches = None
+
+    @property
+    def attached(self) -> bool:
+        return self._patches is not None
+
+    @property
+    def record_writer(self) -> RecordWriter:
+        """Made when it is first needed: only then is the rank known (mp.spawn sets no environment)."""
+        if self._writer is None:
+            rank = rank_of_this_process() if self.rank is None else self.rank
+            self.rank = rank
+            self._writer = RecordWriter(self.out, rank=rank, meta=self._meta)
+        return self._writer
+
+    @property
+    def has_record(self) -> bool:
+        return self._writer is not None
+
+    def describe(self, **meta: Any) -> None:
+        """Facts to write with the record: the script, its arguments."""
+        self._meta.update(meta)
+        if self._writer is not None:
+            for name, value in meta.items():
+                self._writer.fact(name, value)
+
+    def close(self, status: int | str = 0) -> None:
+        """The run has ended: the last numbers, the facts, the end."""
+        if self._closed:
+            return
+        self._closed = True
+        if hub.sink is not None and self.attached:
+            hub.emit(RunEnded(status))
+        self.detach()
+        if self._writer is None:
+            return
+        for probe in list(self._probes):
+            finish = getattr(probe, "finish", None)
+            if finish is not None:
+                self._guarded(probe, finish, self._writer)
+        self._write_totals()
+        self._writer.fact("run.ended", status)
+        self._writer.close()
+
+    def request_tape(self) -> None:
+        """The next training step is taped, whatever the schedule says."""
+        if self.taping is not None:
+            self.taping.request()
+
+    def forked(self) -> None:
+        """In a forked child: the parent's record is the parent's."""
+        self._writer = None
+        self._closed = False
+        if self.taping is not None:
+            self.taping.abandon()
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def receive(self, event: Event) -> None:
+        """Called by the hub for each event; never raises for a fault of ours."""
+        began = time.thread_time_ns()
+        try:
+            self._handle(event)
+        except Exception as error:  # the border between the user's run and our code
+            self._fault("watch", error)
+            self.detach()
+        finally:
+            self._own += time.thread_time_ns() - began
+
+    def _handle(self, event: Event) -> None:
+        kind = type(event)
+        if kind is StepBegin:
+            event.step = self._step_of(event.optimizer)
+            self._learn_optimizer(event.optimizer)
+        elif kind is StepEnd:
+            event.step = self.step
+        elif self._stepped and kind in (ForwardBegin, BackwardBegin, BatchFetched):
+            self._close_step()
+        if kind is ForwardBegin:
+            self._learn_module(event.module)
+        elif kind is BackwardBegin:
+            self._backwards += 1
+            self._backwards_in_step += 1
+        if self.taping is not None:
+            self.taping.on(event, self.step)
+        for probe in self._hearing(kind):
+            self._tell(probe, event)
+        if kind is StepEnd:
+            self._real_steps += 1
+            self._stepped.add(id(event.optimizer))
+            if all(id(optimizer) in self._stepped for optimizer in hub.optimizers):
+                self._close_step()
+        elif kind is BackwardEnd:
+            self._maybe_count_backward()
+        elif kind is ScalerUpdated and event.skipped and not self._stepped:
+            self._close_step()
+
+    def _learn_module(self, module: torch.nn.Module) -> None:
+        """The model is the largest module that was called from outside."""
+        if self._roots.get(id(module)) is module:
+            return
+        self._roots[id(module)] = module
+        if num_parameters(module):
+            self.names.add_module(module)
+            self.patient.model = unwrap(max(self._roots.values(), key=num_parameters))
+
+    def _learn_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._known_optimizers.get(id(optimizer)) is None:
+            self._known_optimizers[id(optimizer)] = optimizer
+            self.names.add_tensors(p for group in optimizer.param_groups for p in group["params"])
+            self.patient.optimizers = list(self._known_optimizers.values())
+
+    def _step_of(self, optimizer: torch.optim.Optimizer) -> int:
+        """Optimizers that step one after the other belong to one step; the same one again begins the next."""
+        if id(optimizer) in self._stepped:
+            self._close_step()
+        return self.step
+
+    def _maybe_count_backward(self) -> None:
+        """A script with an optimizer of its own, or one that never steps, is counted by backward passes."""
+        if self._real_steps:
+            return
+        if not len(hub.optimizers) or self._backwards_in_step >= NEVER_STEPS:
+            self._counts_backwards = True
+        if self._counts_backwards:
+            hub.first_backward = True
+            self._close_step()
+
+    def _hearing(self, kind: type) -> list[Probe]:
+        """The probes that listen to this kind of event."""
+        if kind not in self._hearers:
+            self._hearers[kind] = [
+                probe
+                for probe in self._probes
+                if not getattr(probe, "hears", ()) or kind in probe.hears
+            ]
+        return self._hearers[kind]
+
+    def _tell(self, probe: Probe, event: Event) -> None:
+        free = probe.cost == "free"
+        due = free or probe.name in self._due
+        if free:
+            self._guarded(probe, probe.on, event, due=True)
+            return
+        began = time.thread_time_ns()
+        self._guarded(probe, probe.on, event, due=due)
+        if due:
+            spent = (time.thread_time_ns() - began) * 1e-9
+            self._costs[probe.name] = self._costs.get(probe.name, 0.0) + spent
+
+    def _guarded(self, probe: Probe, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        try:
+            call(*args, **kwargs)
+        except Exception as error:  # a probe may fail; the run may not
+            self._fault(f"probe {probe.name}", error)
+            self._probes.remove(probe)
+            self._hearers.clear()
+            self.governor.parts.pop(probe.name, None)
+
+    def _fault(self, who: str, error: Exception) -> None:
+        text = f"{who} failed and was taken off: {''.join(traceback.format_exception(error))}"
+        self.faults.append(text)
+        if self._writer is not None:
+            self._writer.note("fault", text)
+        else:
+            self._meta.setdefault("faults", []).append(text)
+
+    # -- the end of a step -------------------------------------------------------------------------
+
+    def _close_step(self) -> None:
+        step, writer = self.step, self.record_writer
+        self._stepped.clear()
+        self._backwards_in_step = 0
+        now = time.perf_counter()
+        for probe in list(self._probes):
+            due = probe.cost == "free" or probe.name in self._due
+            began = time.thread_time_ns()
+            self._guarded(probe, probe.close_step, step, writer, due=due)
+            if due and probe.cost != "free" and probe.name in self.governor.parts:
+                spent = (time.thread_time_ns() - began) * 1e-9 + self._costs.get(probe.name, 0.0)
+                self.governor.ran(probe.name, step, spent)
+        self._costs.clear()
+        self.step = step + 1
+        if self.taping is not None:
+            self.taping.step_ended(self.step)
+        own = self._own * 1e-9 + hub.inner_calls * INNER_CALL_SECONDS
+        self._own, hub.inner_calls = 0, 0
+        writer.scalar("self.seconds", step, own)
+        self.governor.pay(own)
+        self.governor.end_step(max(0.0, now - self._step_began - own))
+        self._due = self.governor.choose(self.step)
+        self._tell_listeners(step)
+        self._step_began = time.perf_counter()
+
+    def _tell_listeners(self, step: int) -> None:
+        for listener in list(self.listeners):
+            try:
+                listener(step)
+            except Exception as error:  # same border: the doctor is ours too
+                self._fault("listener", error)
+                self.listeners.remove(listener)
+
+    def _write_totals(self) -> None:
+        writer = self._writer
+        assert writer is not None
+        writer.fact("run.steps", self._real_steps)
+        writer.fact("run.backwards", self._backwards)
+        writer.fact("run.seconds", time.time() - self._began)
+        writer.fact("self.share", self.governor.share)
+
+
+def num_parameters(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
