@@ -6,6 +6,7 @@ run with other threads and other bits.
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import json
@@ -69,6 +70,10 @@ def arm(settings: dict[str, Any], started: Callable[[Watch], None] | None = None
             watch = start_watch(settings)
             if started is not None:
                 started(watch)
+            elif settings.get("started"):
+                # "module:function" of the side that listens; a child interpreter has only these settings.
+                home, _, name = str(settings["started"]).partition(":")
+                getattr(importlib.import_module(home), name)(watch, settings)
         except Exception as error:  # the border: the script must run whatever happens to us
             print(f"traindoctor: not watching this process: {error}", file=sys.stderr)
 

@@ -76,6 +76,7 @@ class Watch:
         self.listeners: list[Callable[[int], None]] = []
         self.step = 0
         """The optimizer step that is under way; the number of steps completed."""
+        self.listener_seconds = 0.0
         self.faults: list[str] = []
         self._meta: dict[str, Any] = {}
         self._writer: RecordWriter | None = None
@@ -99,6 +100,7 @@ class Watch:
         )
         self._counts_backwards = False
         self._closed = False
+        self._ended = False
         self._began = time.time()
 
     # -- coming and going --------------------------------------------------------------------------
@@ -143,11 +145,11 @@ class Watch:
             for name, value in meta.items():
                 self._writer.fact(name, value)
 
-    def close(self, status: int | str = 0) -> None:
-        """The run has ended: the last numbers, the facts, the end."""
-        if self._closed:
+    def end(self, status: int | str = 0) -> None:
+        """The run has ended: the last numbers and facts. The record stays open for exams that follow."""
+        if self._ended:
             return
-        self._closed = True
+        self._ended = True
         if hub.sink is not None and self.attached:
             hub.emit(RunEnded(status))
         self.detach()
@@ -159,7 +161,15 @@ class Watch:
                 self._guarded(probe, finish, self._writer)
         self._write_totals()
         self._writer.fact("run.ended", status)
-        self._writer.close()
+
+    def close(self, status: int | str = 0) -> None:
+        """Ends the run and closes its record."""
+        if self._closed:
+            return
+        self._closed = True
+        self.end(status)
+        if self._writer is not None:
+            self._writer.close()
 
     def request_tape(self) -> None:
         """The next training step is taped, whatever the schedule says."""
@@ -169,7 +179,7 @@ class Watch:
     def forked(self) -> None:
         """In a forked child: the parent's record is the parent's."""
         self._writer = None
-        self._closed = False
+        self._closed = self._ended = False
         if self.taping is not None:
             self.taping.abandon()
 
@@ -312,12 +322,17 @@ class Watch:
         self._step_began = time.perf_counter()
 
     def _tell_listeners(self, step: int) -> None:
+        """Listeners (the doctor) keep an account of their own: their time is not taken from the probes."""
+        began = time.thread_time_ns()
         for listener in list(self.listeners):
             try:
                 listener(step)
             except Exception as error:  # same border: the doctor is ours too
                 self._fault("listener", error)
                 self.listeners.remove(listener)
+        spent = time.thread_time_ns() - began
+        self.listener_seconds += spent * 1e-9
+        self._own -= spent
 
     def _write_totals(self) -> None:
         writer = self._writer
@@ -326,6 +341,7 @@ class Watch:
         writer.fact("run.backwards", self._backwards)
         writer.fact("run.seconds", time.time() - self._began)
         writer.fact("self.share", self.governor.share)
+        writer.fact("self.listener_seconds", self.listener_seconds)
 
 
 def num_parameters(module: torch.nn.Module) -> int:
