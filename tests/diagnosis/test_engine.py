@@ -68,10 +68,19 @@ def test_an_exam_done_is_not_wanted_again() -> None:
     assert wanted(examine(make_record(exams={"positions": {}}), checks=[asks])) == []
 
 
-def test_overhead_is_own_time_over_the_steps() -> None:
-    record = make_record({"self.seconds": [0.01] * 10, "time.step": [1.0] * 10})
-    assert overhead_percent(record) == pytest.approx(1.0)
+def test_overhead_is_own_time_over_the_scripts() -> None:
+    record = make_record(
+        {"self.seconds": [0.01] * 10}, facts={"self.listener_seconds": 0.1, "run.seconds": 10.2}
+    )
+    assert overhead_percent(record) == pytest.approx(2.0)
+    running = make_record({"self.seconds": [0.01] * 10, "time.step": [1.0] * 10})
+    assert overhead_percent(running) == pytest.approx(1.0)
     assert overhead_percent(make_record()) is None
+
+
+def test_the_step_of_the_proof_is_told() -> None:
+    record = make_record({"loss.root": [9.0]}, facts={"doctor.proven": {"double-softmax": 3}})
+    assert diagnose(record, checks=[sick]).causes[0].proven_step == 3
 
 
 def test_explain_takes_slug_and_code_and_suggests() -> None:

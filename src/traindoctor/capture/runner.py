@@ -16,6 +16,8 @@ from traindoctor.errors import TraindoctorError
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 INTERRUPTED = 130
+# We ended the script ourselves (--stop-when-sick).
+STOPPED = 1
 
 
 def run_script(script: str, arguments: Sequence[str], finish: Callable[[int | str], None]) -> int:
@@ -101,6 +103,10 @@ def _execute(
     except SystemExit as request:
         ended = status = _exit_status(request)
     except KeyboardInterrupt as error:
+        if getattr(error, "asked_by_us", False):
+            _flush()
+            finish("stopped")
+            return STOPPED
         _print_traceback(error)
         interrupted, ended, status = True, "KeyboardInterrupt", INTERRUPTED
     except BaseException as error:  # as the interpreter does: print and end with 1

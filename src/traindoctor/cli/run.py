@@ -1,11 +1,20 @@
-"""`traindoctor run script.py`: the script runs as Python would run it, and its run is recorded."""
+"""`traindoctor run script.py`: the script runs as Python would run it, is watched, and ends with a verdict."""
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from traindoctor.diagnosis import Diagnosis
+
+# Ranks end one after the other; the one that tells the verdict waits so long for the others' records.
+RANKS_SECONDS = 10.0
 
 
 @click.command(
@@ -22,7 +31,12 @@ import click
     help="What watching may cost, in percent of the step time.",
 )
 @click.option(
-    "--after", type=float, metavar="SECONDS", help="Print a first verdict after so many seconds."
+    "--after",
+    type=click.FloatRange(min=0.0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for exams still wanted when the script has ended.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 when the run is sick.")
 @click.option("--stop-when-sick", is_flag=True, help="End the script once a cause is confirmed.")
@@ -36,7 +50,7 @@ def command(
     out: str | None,
     json_file: str | None,
     budget: float,
-    after: float | None,
+    after: float,
     strict: bool,
     stop_when_sick: bool,
     no_replay: bool,
@@ -48,7 +62,7 @@ def command(
 ) -> int:
     """Run a training script unchanged, watch it, and say why it does not learn.
 
-    Everything after the script's name belongs to the script.
+    Everything after the script's name belongs to the script. The exit status is the script's own.
     """
     from traindoctor.capture import arming, runner
     from traindoctor.capture.folders import new_folder
@@ -58,23 +72,71 @@ def command(
         # Before a folder is made for a run that cannot be.
         runner.run_script(target, arguments, lambda status: None)
     folder = new_folder(name, out)
+    json_path = None if json_file is None else Path(json_file).absolute()
     settings = {
         "out": str(folder),
         "budget": budget / 100,
         "replay": not no_replay,
         "script": target,
         "argv": list(arguments),
+        "started": "traindoctor.doctor:attend",
+        "after": after,
+        "stop_when_sick": stop_when_sick,
+        "quiet": quiet,
     }
     arming.export(settings)
     arming.arm(settings)
+    verdicts: list[Diagnosis] = []
 
     def finish(status: int | str) -> None:
-        if arming.watch is not None:
-            arming.watch.close(status)
-        if not quiet:
-            from traindoctor.capture.summary import summary
+        if "traindoctor.doctor" in sys.modules:
+            from traindoctor import doctor
 
-            print(summary(folder), file=sys.stderr)
+            if doctor.attending is not None:
+                doctor.attending.finish(status)
+        if os.environ.get("RANK", "0") == "0":
+            verdicts.append(verdict(folder, json_path, quiet=quiet))
 
     run = runner.run_module if module else runner.run_script
-    return run(target, arguments, finish)
+    status = run(target, arguments, finish)
+    if strict and verdicts and verdicts[0].verdict == "sick":
+        return 1
+    return status
+
+
+def verdict(folder: Path, json_path: Path | None, *, quiet: bool) -> Diagnosis:
+    """Judges the record of all ranks, writes the JSON and prints to standard error."""
+    from traindoctor.diagnosis import diagnose
+    from traindoctor.record import Record, open_record
+    from traindoctor.report import json as json_report
+    from traindoctor.report import terminal
+
+    wait_for_ranks(folder)
+    recorded = bool(list(folder.glob("record-*.sqlite")))
+    diagnosis = diagnose(open_record(folder) if recorded else Record())
+    if json_path is not None:
+        json_report.write(diagnosis, json_path)
+    if not quiet:
+        terminal.show(diagnosis, sys.stderr)
+        if recorded:
+            print(f"  recorded in {folder}", file=sys.stderr)
+        else:
+            text = "the script called no backward pass and no optimizer step: nothing was trained"
+            print(f"  {text}", file=sys.stderr)
+    return diagnosis
+
+
+def wait_for_ranks(folder: Path) -> None:
+    """Under torchrun each rank is its own command: give the others a moment to end."""
+    world = int(os.environ.get("WORLD_SIZE", "1") or 1)
+    if world <= 1:
+        return
+    from traindoctor.record import open_record
+
+    deadline = time.monotonic() + RANKS_SECONDS
+    while time.monotonic() < deadline:
+        files = list(folder.glob("record-*.sqlite"))
+        ended = [r for r in open_record(folder).ranks if "run.ended" in r.facts] if files else []
+        if len(ended) >= world:
+            return
+        time.sleep(0.2)

@@ -31,7 +31,8 @@ def diagnose(run: Record | Path | str, *, checks: Sequence[Check] = CHECKS) -> D
         symptoms(record),
         steps=record.num_steps,
         overhead_percent=overhead_percent(record),
-        notes=(*notes, *(note.text for note in record.notes if note.level == "fault")),
+        notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
+        proven=record.fact("doctor.proven", {}),
     )
 
 
@@ -94,16 +95,24 @@ def severity(cause: str) -> float:
 
 
 def overhead_percent(record: Record) -> float | None:
-    """Own time over the run's time without it, in percent; None where it was not measured."""
-    own, step = record.get("self.seconds"), record.get("time.step")
-    stated = record.fact("self.overhead_percent")
-    if stated is not None:
-        return round(float(stated), 3)
-    if own is None or step is None or not len(own) or not len(step):
+    """Own time while the script ran over the script's time without it, in percent; None if not measured."""
+    own = record.get("self.seconds")
+    if own is None or not len(own):
         return None
-    total = float(np.nansum(step.values))
-    spent = float(np.nansum(own.values))
-    return round(100 * spent / total, 3) if total > 0 else None
+    spent = float(np.nansum(own.values)) + float(record.fact("self.listener_seconds", 0.0))
+    steps = record.get("time.step")
+    ran = record.fact("run.seconds")
+    if ran is None and steps is not None:
+        ran = spent + float(np.nansum(steps.values))
+    if ran is None or float(ran) <= spent:
+        return None
+    return round(100 * spent / (float(ran) - spent), 3)
+
+
+def _first_and_last(text: str) -> str:
+    """A traceback in one line: what failed, and the error it ended with."""
+    lines = text.strip().splitlines() or [""]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1].strip()}"
 
 
 def find_check(name: str) -> Check:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from traindoctor.checks.base import Clear, Finding, Grade, NotJudged, Outcome, Status
@@ -33,6 +33,8 @@ class Cause:
     finding: Finding
     consequences: tuple[str, ...] = ()
     explained_by: tuple[str, ...] = ()
+    proven_step: int | None = None
+    """Completed steps when the doctor first had the proof; None: only afterwards."""
 
     @property
     def is_root(self) -> bool:
@@ -125,9 +127,13 @@ def judge(
     steps: int,
     overhead_percent: float | None = None,
     notes: Sequence[str] = (),
+    proven: Mapping[str, int] | None = None,
 ) -> Diagnosis:
     """The verdict over all checks' outcomes."""
-    causes = rank(outcome for outcome in outcomes if isinstance(outcome, Finding))
+    causes = tuple(
+        replace(cause, proven_step=(proven or {}).get(cause.finding.cause))
+        for cause in rank(outcome for outcome in outcomes if isinstance(outcome, Finding))
+    )
     cleared = tuple(outcome for outcome in outcomes if isinstance(outcome, Clear))
     open_ = tuple(outcome for outcome in outcomes if isinstance(outcome, NotJudged))
     verdict, reason = _verdict(causes, cleared, open_, symptoms, steps)

@@ -11,7 +11,8 @@ from traindoctor.checks.base import Evidence
 from traindoctor.diagnosis import Cause, Diagnosis, Symptom
 from traindoctor.errors import TraindoctorError
 
-# 1: first form (2026-11): DESIGN's fields, and line, grade, code, consequences, explained_by, not_judged, reason.
+# 1: first form (2026-11): DESIGN's fields, and format, reason, not_judged, notes; per cause code, grade, line,
+# proven_step, consequences, explained_by.
 FORMAT = 1
 
 
@@ -45,6 +46,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "where": found.where,
         "line": found.line,
         "since_step": found.since_step,
+        "proven_step": cause.proven_step,
         "summary": found.summary,
         "evidence": [_evidence(item) for item in found.evidence],
         "remedy": found.remedy,

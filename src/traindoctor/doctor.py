@@ -1,0 +1,300 @@
+"""The loop that joins the halves: diagnose the record so far, perform the exam most wanted, diagnose again."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from traindoctor.checks.base import Outcome
+from traindoctor.diagnosis import Diagnosis, diagnose, wanted
+from traindoctor.exams import EXAMS, load
+from traindoctor.record import ExamResult, StoredRecord, open_record, record_path
+from traindoctor.report.json import as_dict
+
+if TYPE_CHECKING:
+    from traindoctor.capture.watch import Watch
+
+# The budget's credit of so many seconds is given in advance: at 2 % two seconds, so that what is wrong from
+# the first step is proven within the first steps. It is paid back: no more is spent until it is earned.
+CREDIT_SECONDS = 100.0
+# Completed steps at which the record is looked at; then each 1.6 times the last.
+LOOKS = (1, 2, 3, 5, 8, 13, 20, 30, 50, 80)
+LOOK_GROWTH = 1.6
+# A check may ask for an exam again, on a later step. Twice as far each time, and not for ever.
+MAX_ATTEMPTS = 6
+# Exams whose price nobody has told or learned.
+UNKNOWN_SECONDS = 0.5
+
+
+class SickRun(KeyboardInterrupt):
+    """--stop-when-sick ends the script as Ctrl-C would: what it does on that (a checkpoint) it still does."""
+
+    asked_by_us = True
+
+
+class Doctor:
+    """Listens to a Watch. `doctor.diagnosis` is the latest; `finish` ends the run and gives the last one."""
+
+    def __init__(
+        self,
+        watch: Watch,
+        *,
+        after: float = 30.0,
+        stop_when_sick: bool = False,
+        quiet: bool = False,
+        stream: IO[str] | None = None,
+        exams: Mapping[str, str] = EXAMS,
+    ) -> None:
+        self.watch = watch
+        self.after = after
+        self.stop_when_sick = stop_when_sick
+        self.quiet = quiet
+        self.stream = stream
+        self.exams = exams
+        self.diagnosis: Diagnosis | None = None
+        self.proven: dict[str, int] = {}
+        """Cause -> completed steps when it was first confirmed."""
+        self.spent = 0.0
+        """Own seconds of this thread while the script ran."""
+        self._record: StoredRecord | None = None
+        self._attempts: dict[str, list[int]] = {}
+        self._prices: dict[str, float] = {}
+        self._began = time.perf_counter()
+        self._next_look = LOOKS[0]
+        self._open: list[Outcome] = []
+        self._finished = False
+        watch.listeners.append(self.on_step)
+
+    # -- while the script runs ---------------------------------------------------------------------
+
+    def on_step(self, step: int) -> None:
+        """A step is complete. Replicas leave the examining to rank 0: they run the same program."""
+        if self.watch.rank:
+            return
+        completed = step + 1
+        if completed < self._next_look and not self._open:
+            return
+        began = time.thread_time()
+        try:
+            if completed >= self._next_look:
+                self._next_look = next_look(completed)
+                if self.allowance <= 0:
+                    return
+                self._look(completed)
+            if self._perform_affordable(completed, began):
+                self._look(completed)
+        finally:
+            self.spent += time.thread_time() - began
+        if self.stop_when_sick and self.proven:
+            raise SickRun("traindoctor stopped the run: " + ", ".join(self.proven))
+
+    @property
+    def allowance(self) -> float:
+        """Seconds that may still be spent now."""
+        budget = self.watch.governor.budget
+        ran = time.perf_counter() - self._began - self.spent
+        return budget * max(CREDIT_SECONDS, ran) - self.spent
+
+    def _perform_affordable(self, completed: int, began: float) -> bool:
+        """Performs what is wanted and affordable; whether anything was."""
+        performed = False
+        while True:
+            left = self.allowance - (time.thread_time() - began)
+            name = self._choose(completed, left)
+            if name is None:
+                return performed
+            self._perform(name, completed)
+            performed = True
+
+    def _choose(self, completed: int, seconds: float, *, ended: bool = False) -> str | None:
+        """The most wanted exam that is due and fits into the seconds."""
+        prices = {wish.exam: self._price(wish.exam) for wish in wanted(self._open)}
+        for wish in wanted(self._open, costs=prices):
+            if self._due(wish.exam, completed, ended=ended) and prices[wish.exam] <= seconds:
+                return wish.exam
+        return None
+
+    def _due(self, name: str, completed: int, *, ended: bool) -> bool:
+        """An exam is made once per step at most, and again only when the run has come twice as far."""
+        if name not in self.exams:
+            return False
+        attempts = self._attempts.get(name, [])
+        if not attempts:
+            return True
+        if len(attempts) >= MAX_ATTEMPTS or attempts[-1] >= completed:
+            return False
+        return ended or completed >= 2 * attempts[-1] + LOOKS[4]
+
+    def _price(self, name: str) -> float:
+        """Seconds: learned where it was performed, else the exam's own guess in steps."""
+        if name in self._prices:
+            return self._prices[name]
+        step = self.watch.governor.step_seconds
+        if name not in self.exams or not step:
+            return UNKNOWN_SECONDS
+        return float(load(name).cost) * step
+
+    def _perform(self, name: str, completed: int) -> ExamResult:
+        self._attempts.setdefault(name, []).append(completed)
+        began = time.thread_time()
+        exam = load(name)
+        result: ExamResult = exam(self.watch.patient)
+        self._prices[name] = time.thread_time() - began
+        self.watch.record_writer.exam(result)
+        return result
+
+    def _look(self, completed: int) -> None:
+        """Diagnoses the record so far and tells what is newly proven."""
+        writer = self.watch.record_writer
+        writer.flush()
+        if self._record is None:
+            self._record = StoredRecord(record_path(self.watch.out, self.watch.rank or 0))
+        self._record.refresh()
+        self.diagnosis = diagnose(self._record)
+        self._open = [open_ for open_ in self.diagnosis.not_judged if open_.wants]
+        new = [
+            cause.finding
+            for cause in self.diagnosis.roots
+            if cause.finding.status == "confirmed" and cause.finding.cause not in self.proven
+        ]
+        for cause in self.diagnosis.causes:
+            if cause.finding.status != "possible":
+                self.proven.setdefault(cause.finding.cause, completed)
+        for finding in new:
+            self._say(f"step {completed}: {finding.cause} confirmed: {finding.summary}")
+        writer.fact("doctor.proven", self.proven)
+
+    def _say(self, text: str) -> None:
+        if self.quiet:
+            return
+        stream = self.stream or sys.stderr
+        try:
+            stream.write(f"traindoctor: {text}\n")
+            stream.flush()
+        except (OSError, ValueError):
+            self.quiet = True  # a closed stream is the script's affair
+
+    # -- when it has ended -------------------------------------------------------------------------
+
+    def finish(self, status: int | str = 0) -> Diagnosis | None:
+        """Ends the run: up to `after` seconds for the exams still wanted, then the verdict.
+
+        None where this process trained nothing, or is not rank 0.
+        """
+        if self._finished:
+            return self.diagnosis
+        self._finished = True
+        if not self.watch.has_record or self.watch.rank:
+            self.watch.close(status)
+            return None
+        try:
+            self.watch.end(status)
+            self._examine_after()
+        except Exception as error:  # the border: a fault of ours must not cost the record
+            text = "".join(traceback.format_exception(error))
+            self.watch.record_writer.note("fault", f"the doctor failed: {text}")
+        except KeyboardInterrupt:
+            self._say("examining was cut short")
+        self.watch.record_writer.fact("doctor.seconds", self.spent)
+        if self.diagnosis is not None:
+            self.watch.record_writer.fact("verdict", as_dict(self.diagnosis))
+        self.watch.close(status)
+        return self.diagnosis
+
+    def _examine_after(self) -> None:
+        completed = self.watch.step
+        deadline = time.perf_counter() + self.after
+        quiet, self.quiet = self.quiet, True  # the verdict follows at once
+        try:
+            self._look(completed)
+            while (left := deadline - time.perf_counter()) > 0:
+                name = self._choose(completed, left, ended=True)
+                if name is None:
+                    break
+                self._perform(name, completed)
+                self._look(completed)
+            self._note_unmade(deadline)
+        finally:
+            self.quiet = quiet
+
+    def _note_unmade(self, deadline: float) -> None:
+        left = [w.exam for w in wanted(self._open) if w.exam not in self._attempts]
+        known = [name for name in left if name in self.exams]
+        if known and deadline > time.perf_counter():
+            names = ", ".join(known)
+            self.watch.record_writer.note(
+                "info", f"not enough time for {names}: allow more with --after SECONDS"
+            )
+
+
+def next_look(completed: int) -> int:
+    """The completed steps at which to look next."""
+    for look in LOOKS:
+        if look > completed:
+            return look
+    return int(completed * LOOK_GROWTH)
+
+
+attending: Doctor | None = None
+"""The doctor of this process, where `traindoctor run` started it."""
+
+
+def attend(watch: Watch, settings: Mapping[str, Any]) -> None:
+    """Called in each process of a run once it is watched (capture/arming.py knows it by name)."""
+    global attending
+    attending = Doctor(
+        watch,
+        after=float(settings.get("after", 30.0)),
+        stop_when_sick=bool(settings.get("stop_when_sick", False)),
+        quiet=bool(settings.get("quiet", False)),
+    )
+    # Runs before the watch's own exit handler; child interpreters have no other end.
+    atexit.register(attending.finish)
+
+
+@contextmanager
+def watch(
+    model: Any = None,
+    optimizer: Any = None,
+    *,
+    out: Path | str | None = None,
+    budget: float = 0.02,
+    after: float = 30.0,
+    quiet: bool = False,
+) -> Iterator[Doctor]:
+    """Watches everything that trains inside the block:
+
+        with traindoctor.watch(model, optimizer) as doctor:
+            train()
+        print(doctor.diagnosis)
+
+    `model` and `optimizer` say what is meant where a program has several; they may be left out.
+    """
+    from traindoctor.capture.folders import new_folder
+    from traindoctor.capture.watch import Watch
+
+    watching = Watch(new_folder("watch", None if out is None else str(out)), budget=budget)
+    if model is not None:
+        watching.patient.saw(model)
+    if optimizer is not None:
+        from traindoctor.capture.hub import hub
+
+        hub.optimizers.add(optimizer)
+    doctor = Doctor(watching, after=after, quiet=quiet)
+    watching.attach()
+    status: int | str = 0
+    try:
+        yield doctor
+    except BaseException as error:
+        status = type(error).__name__
+        raise
+    finally:
+        doctor.finish(status)
+        if doctor.diagnosis is not None:
+            doctor.diagnosis = diagnose(open_record(watching.out))
