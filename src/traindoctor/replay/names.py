@@ -1,0 +1,142 @@
+"""Names of parameters and modules: one place that turns a tensor of the run into what a reader calls it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Wrappers put an attribute of their own into every name: torch.compile, DistributedDataParallel.
+WRAPPERS = ("_orig_mod", "module")
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The user's own module inside torch.compile's and DistributedDataParallel's wrappers."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and isinstance(module, nn.parallel.DistributedDataParallel):
+            inner = module.module
+        if inner is None and isinstance(module, nn.DataParallel):
+            inner = module.module
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a DTensor; any other tensor as it is."""
+    to_local = getattr(tensor, "to_local", None)
+    return to_local() if to_local is not None and hasattr(tensor, "placements") else tensor
+
+
+def clean(name: str) -> str:
+    """`_orig_mod.blocks.0._checkpoint_wrapped_module.w` reads `blocks.0.w`."""
+    drop = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+    return ".".join(part for part in name.split(".") if part not in drop)
+
+
+class Names:
+    """Names by identity. Holds no tensor alive; a tied parameter keeps its first name."""
+
+    def __init__(self, *modules: nn.Module) -> None:
+        self._tensors: dict[int, tuple[weakref.ref[Tensor], str, str]] = {}
+        self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        self._roots: list[weakref.ref[nn.Module]] = []
+        self._taken: set[str] = set()
+        for module in modules:
+            self.add_module(module)
+
+    def add_module(self, module: nn.Module, prefix: str = "") -> None:
+        """A root: its parameters, buffers and modules get their names. A second root gets its class as prefix."""
+        root = unwrap(module)
+        if any(known() is root for known in self._roots):
+            self._read(root, prefix)
+            return
+        if self._roots and not prefix:
+            prefix = type(root).__name__
+        self._roots.append(weakref.ref(root))
+        self._read(root, prefix)
+
+    def _read(self, root: nn.Module, prefix: str) -> None:
+        for path, module in root.named_modules():
+            if not self._module_entry(module):
+                name = clean(".".join(filter(None, (prefix, path))))
+                self._modules[id(module)] = (weakref.ref(module), name)
+        for name, parameter in root.named_parameters(prefix):
+            self._put(parameter, clean(name), "parameter")
+        for name, buffer in root.named_buffers(prefix):
+            self._put(buffer, clean(name), "buffer")
+
+    def add_tensors(self, tensors: Iterable[Tensor]) -> None:
+        """Parameters of an optimizer that no module is known for."""
+        for tensor in tensors:
+            if self._entry(tensor) is None:
+                number = sum(kind == "parameter" for _, _, kind in self._tensors.values())
+                self._put(tensor, describe(tensor, number), "parameter")
+
+    def _put(self, tensor: Tensor, name: str, kind: str) -> None:
+        if self._entry(tensor) is not None:
+            return
+        while name in self._taken:
+            name += "'"
+        self._taken.add(name)
+        self._tensors[id(tensor)] = (weakref.ref(tensor), name, kind)
+
+    def _entry(self, tensor: Tensor) -> tuple[weakref.ref[Tensor], str, str] | None:
+        found = self._tensors.get(id(tensor))
+        return found if found is not None and found[0]() is tensor else None
+
+    def _module_entry(self, module: nn.Module) -> tuple[weakref.ref[nn.Module], str] | None:
+        found = self._modules.get(id(module))
+        return found if found is not None and found[0]() is module else None
+
+    def knows(self, tensor: Tensor) -> bool:
+        return self._entry(tensor) is not None
+
+    def is_buffer(self, tensor: Tensor) -> bool:
+        found = self._entry(tensor)
+        return found is not None and found[2] == "buffer"
+
+    def of(self, tensor: Tensor) -> str:
+        """The parameter's name; a tensor of no known module is named by number and shape, and kept."""
+        found = self._entry(tensor)
+        if found is None:
+            self.add_tensors([tensor])
+            found = self._entry(tensor)
+            assert found is not None
+        return found[1]
+
+    def of_module(self, module: Any) -> str:
+        """The path in the root module, '' for the root itself, the class for a stranger."""
+        found = self._module_entry(module)
+        if found is None:
+            found = self._module_entry(unwrap(module))
+        if found is None:
+            return type(module).__name__
+        return found[1]
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """All named parameters that still exist."""
+        for weak, name, kind in list(self._tensors.values()):
+            tensor = weak()
+            if tensor is not None and kind == "parameter":
+                yield name, tensor
+
+    def tensor(self, name: str) -> Tensor | None:
+        for weak, known, _ in self._tensors.values():
+            if known == name:
+                return weak()
+        return None
+
+
+def describe(tensor: Tensor, number: int) -> str:
+    """`param 3 (1500×64)`: what a parameter is called that belongs to no known module."""
+    shape = "×".join(str(size) for size in tensor.shape) or "scalar"
+    return f"param {number} ({shape})"
+
+
+def is_trainable_leaf(tensor: Tensor) -> bool:
+    return tensor.is_leaf and tensor.requires_grad and torch.is_floating_point(tensor)

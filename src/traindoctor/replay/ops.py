@@ -1,0 +1,194 @@
+"""What a tape is made of: references in place of tensors, and one Op per torch function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# What a value hangs on: the trainable parameters, the data of the step, or neither (0).
+PARAMETER = 1
+DATA = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Stands for one tensor object of the step. In-place functions keep the object, so they keep the Ref."""
+
+    index: int
+
+
+@dataclass(slots=True)
+class Geometry:
+    """Where a tensor lies in its storage."""
+
+    storage: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, tensor: Tensor, storage: int) -> Geometry:
+        return cls(storage, tuple(tensor.size()), tensor.stride(), tensor.storage_offset())
+
+
+@dataclass(eq=False)
+class FunctionCall:
+    """One call of an autograd.Function: its class, and its arguments with Refs for tensors."""
+
+    cls: type
+    number: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    line: str | None = None
+    differentiable: bool = False
+    """Some output was seen outside with a gradient history of this Function."""
+    outputs: dict[Ref, int] = field(default_factory=dict)
+    """Ref inside -> which output of apply it is, for outputs that were seen outside."""
+    escapes: list[str] = field(default_factory=list)
+    """Why the tape cannot see inside: values left torch (numpy, data_ptr, ...)."""
+    parent: FunctionCall | None = None
+
+    @property
+    def name(self) -> str:
+        return self.cls.__name__
+
+    @property
+    def is_users(self) -> bool:
+        """Not torch's own (checkpointing is a Function too)."""
+        return not self.cls.__module__.startswith(("torch.", "torch_", "traindoctor."))
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """One torch function of the step, with Refs in place of tensors."""
+
+    number: int
+    name: str
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inputs: tuple[Ref, ...]
+    outputs: tuple[Ref | None, ...]
+    writes: tuple[Ref, ...] = ()
+    """Tensors changed in place."""
+    hangs_on: int = 0
+    grad_enabled: bool = True
+    autocast: tuple[Any, ...] | None = None
+    segment: int = 0
+    """Number of backward passes before it: autocast's cache does not outlive one."""
+    rng: tuple[tuple[str, Tensor], ...] = ()
+    module: str | None = None
+    line: str | None = None
+    """The script's line, `train.py:54`."""
+    library_line: str | None = None
+    """The innermost line that is neither torch's nor ours, if it is not the script's."""
+    function: FunctionCall | None = None
+    index: Tensor | None = None
+    """A copy of the integer tensor that selects (embedding, gather, targets of a loss)."""
+    synthetic: bool = False
+    """Not a call of the script: a view that ties an alias to its storage."""
+
+    @property
+    def users_function(self) -> FunctionCall | None:
+        """The outermost autograd.Function of the user's that the op ran in."""
+        found, call = None, self.function
+        while call is not None:
+            found = call if call.is_users else found
+            call = call.parent
+        return found
+
+
+def op_name(func: Callable[..., Any]) -> str:
+    """`add`, `__getitem__`, `T` (for the property), `cross_entropy`."""
+    name = getattr(func, "__name__", None) or str(func)
+    if name in ("__get__", "__set__", "__delete__"):
+        prefix = "" if name == "__get__" else name.strip("_") + "_"
+        return prefix + getattr(getattr(func, "__self__", None), "__name__", name)
+    return name.removesuffix(".default")
+
+
+def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """All tensors in nested tuples, lists, dicts and slices, in order."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for item in tree:
+            yield from tensors_in(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from tensors_in(item)
+    elif isinstance(tree, slice):
+        yield from tensors_in((tree.start, tree.stop, tree.step))
+
+
+def refs_in(tree: Any) -> Iterator[Ref]:
+    if isinstance(tree, Ref):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for item in tree:
+            yield from refs_in(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from refs_in(item)
+    elif isinstance(tree, slice):
+        yield from refs_in((tree.start, tree.stop, tree.step))
+
+
+def replace(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """The tree with `change` applied to every leaf of that kind; untouched branches are the same objects."""
+    if isinstance(tree, kind):
+        return change(tree)
+    if isinstance(tree, tuple):
+        made = [replace(item, kind, change) for item in tree]
+        if all(new is old for new, old in zip(made, tree)):
+            return tree
+        return type(tree)(*made) if hasattr(tree, "_fields") else tuple(made)
+    if isinstance(tree, list):
+        return [replace(item, kind, change) for item in tree]
+    if isinstance(tree, dict):
+        return {key: replace(item, kind, change) for key, item in tree.items()}
+    if isinstance(tree, slice):
+        parts = (tree.start, tree.stop, tree.step)
+        return slice(*(replace(item, kind, change) for item in parts))
+    return tree
+
+
+@dataclass(slots=True)
+class Leaf:
+    """A trainable parameter at the taped step."""
+
+    ref: Ref
+    value: Tensor
+    hooked: bool = False
+    """It has gradient hooks of the user's: what arrives in .grad is not what autograd computed."""
+
+
+@dataclass(slots=True)
+class Root:
+    """What the script called backward on. `scale` is a GradScaler's factor inside it."""
+
+    ref: Ref | None
+    value: float
+    scale: float = 1.0
+    gradient: Tensor | None = None
+    """The cotangent the script gave; None stands for 1."""
+
+
+@dataclass(slots=True)
+class Read:
+    """A scalar the script read."""
+
+    ref: Ref
+    value: float
+
+
+def nbytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def is_float(tensor: Tensor) -> bool:
+    return torch.is_floating_point(tensor) or torch.is_complex(tensor)

@@ -1,0 +1,157 @@
+"""One training step, written down, that can be run again: other weights, other dtype, other tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.replay.ops import FunctionCall, Geometry, Leaf, Op, Read, Ref, Root
+
+if TYPE_CHECKING:
+    from traindoctor.replay.execute import Replay
+    from traindoctor.replay.sites import InputSite, LossSite
+
+
+@dataclass(eq=False)
+class StepTape:
+    """What one optimizer step computed, from the batch to the loss, all its micro-batches."""
+
+    step: int
+    ops: list[Op]
+    geometry: list[Geometry]
+    """Ref.index -> where it lies."""
+    parameters: dict[str, Leaf]
+    constants: dict[Ref, Tensor]
+    data: list[Ref]
+    """Constants that came with the batch, in the order of their first use."""
+    roots: list[Root]
+    given: dict[str, Tensor | None]
+    fresh: dict[str, Tensor | None]
+    reads: list[Read] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+    """Why the tape may not be the whole step."""
+    escapes: list[tuple[str, str | None, str | None]] = field(default_factory=list)
+    """(function, line, module) where a value that hangs on parameters left torch."""
+    bytes: int = 0
+
+    @cached_property
+    def loss_sites(self) -> list[LossSite]:
+        from traindoctor.replay.sites import find_loss_sites
+
+        return find_loss_sites(self)
+
+    @cached_property
+    def input_sites(self) -> list[InputSite]:
+        from traindoctor.replay.sites import find_input_sites
+
+        return find_input_sites(self)
+
+    @cached_property
+    def producer(self) -> dict[Ref, Op]:
+        """The op that made a Ref (not those that wrote to it later)."""
+        made: dict[Ref, Op] = {}
+        for op in self.ops:
+            for ref in op.outputs:
+                if ref is not None:
+                    made.setdefault(ref, op)
+        return made
+
+    @cached_property
+    def functions(self) -> list[FunctionCall]:
+        """Calls of the user's own autograd.Functions, in order."""
+        calls = [op.users_function for op in self.ops]
+        return list(dict.fromkeys(call for call in calls if call is not None))
+
+    @cached_property
+    def faithful(self) -> float:
+        """Relative difference between the loss of an unchanged replay and the script's own; inf: no replay."""
+        try:
+            replayed = float(self.replay().loss)
+        except ReplayError:
+            return math.inf
+        return relative(replayed, sum(root.value for root in self.roots))
+
+    @property
+    def loss(self) -> float:
+        """What the script called backward on, a scaler's factor divided out."""
+        return sum(root.value / root.scale for root in self.roots)
+
+    def name_of(self, ref: Ref) -> str | None:
+        """The parameter's name, if the Ref is one."""
+        return self._leaf_names.get(ref)
+
+    @cached_property
+    def _leaf_names(self) -> dict[Ref, str]:
+        return {leaf.ref: name for name, leaf in self.parameters.items()}
+
+    @cached_property
+    def data_set(self) -> frozenset[Ref]:
+        return frozenset(self.data)
+
+    def evaluate(self, ref: Ref) -> Tensor:
+        """One value of the step, by running what it hangs on."""
+        from traindoctor.replay.execute import evaluate
+
+        return evaluate(self, ref)
+
+    def needed(self, wanted: Iterable[Ref]) -> list[Op]:
+        """The ops that the wanted values hang on, in order; writes into shared memory included."""
+        storages = {self.geometry[ref.index].storage for ref in wanted}
+        chosen = []
+        for op in reversed(self.ops):
+            touched = (*op.outputs, *op.writes)
+            if any(r is not None and self.geometry[r.index].storage in storages for r in touched):
+                chosen.append(op)
+                storages.update(self.geometry[ref.index].storage for ref in op.inputs)
+                if op.users_function is not None:
+                    storages.update(self._argument_storages(op.users_function))
+        return chosen[::-1]
+
+    def _argument_storages(self, call: FunctionCall) -> set[int]:
+        from traindoctor.replay.ops import refs_in
+
+        return {self.geometry[r.index].storage for r in refs_in((call.args, call.kwargs))}
+
+    def replay(
+        self,
+        *,
+        dtype: torch.dtype | None = None,
+        parameters: Mapping[str, Tensor] | None = None,
+        substitute: Mapping[Ref, Tensor] | None = None,
+        indices: Mapping[InputSite, Tensor] | None = None,
+        batch: Sequence[Tensor] | Mapping[Ref, Tensor] | None = None,
+        look_through: bool = False,
+        opaque_functions: bool = False,
+        gradients: bool = False,
+        want: Sequence[Ref] = (),
+    ) -> Replay:
+        """Runs the step again; see docs/architecture.md. Raises ReplayError where it cannot."""
+        from traindoctor.replay.execute import run
+
+        return run(
+            self,
+            dtype=dtype,
+            parameters=parameters or {},
+            substitute=substitute or {},
+            indices=indices or {},
+            batch=batch,
+            look_through=look_through,
+            opaque_functions=opaque_functions,
+            gradients=gradients,
+            want=want,
+        )
+
+
+def relative(value: float, reference: float) -> float:
+    """|value - reference| / |reference|; two equal infinities or NaNs agree."""
+    if value == reference or (math.isnan(value) and math.isnan(reference)):
+        return 0.0
+    difference = abs(value - reference)
+    return difference / abs(reference) if reference else math.inf
