@@ -1,0 +1,85 @@
+"""Softmax cross-entropy and its gradient, as far as float32 can give it, for any vocabulary.
+
+    loss = traindoctor.cross_entropy(logits, targets)   # (N, V) or (B, T, V), and (N,) or (B, T)
+
+Three implementations behind one name: `reference` (the definition), `torch` (portable, chunked),
+`triton` (GPU). `auto` takes triton on a GPU and torch elsewhere.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from traindoctor.kernels.arguments import Settings, check_index_targets, check_range, choose
+from traindoctor.kernels.cross_entropy.reference import reference
+
+KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def cross_entropy(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    check_targets: bool = False,
+    impl: str = "auto",
+) -> Tensor:
+    """loss = cross_entropy(logits, targets): F.cross_entropy with the classes on the LAST axis.
+
+    logits (..., V) in float64, float32, bfloat16 or float16 and integer targets (...). The loss is
+    float32 (float64 for float64 logits), also where the logits are shorter. "mean" divides by the
+    number of targets that are not `ignore_index`, counted on the device; when all are ignored the
+    mean is NaN and the gradient 0, as in torch. An ignored row has gradient 0 whatever it holds.
+    `z_loss` adds z_loss * logsumexp(logits)**2 per row. A target out of range is an IndexError on
+    the CPU; on a GPU it makes the loss NaN, or with `check_targets=True` is the same IndexError at
+    the price of waiting for the device.
+    """
+    settings = Settings(
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=float(label_smoothing),
+        z_loss=float(z_loss),
+        check_targets=check_targets,
+        impl=choose(impl, logits, KERNEL_DTYPES),
+    )
+    if logits.dim() == 0:
+        raise ValueError("Expected logits with a class axis, got a scalar")
+    if not logits.is_floating_point():
+        raise RuntimeError(f"logits are floating point numbers, not {logits.dtype}")
+    if logits.shape[-1] == 0:
+        raise ValueError("Expected at least one class on the last axis of logits, got 0")
+    check_index_targets(targets, logits.shape[:-1], "logits")
+    if settings.impl == "reference":
+        check_range(targets, logits.shape[-1], ignore_index)
+        return reference(
+            logits,
+            targets,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+        )
+    from traindoctor.kernels.cross_entropy.autograd import CrossEntropy
+
+    wanted = torch.is_grad_enabled() and logits.requires_grad
+    early = wanted and settings.impl == "triton" and _gradient_in_forward(logits, settings)
+    return CrossEntropy.apply(logits, targets, settings, early)
+
+
+def _gradient_in_forward(logits: Tensor, settings: Settings) -> bool:
+    """Whether one kernel should write loss and gradient at once, for an upstream gradient of 1.
+
+    Not for float16: a loss scaler's factor must come in before the gradient is rounded. Not where
+    the logits stay in the GPU's cache anyway: then two kernels cost no more and nothing is rescaled.
+    """
+    if settings.reduction == "none" or logits.dtype == torch.float16:
+        return False
+    return logits.numel() * logits.element_size() > CACHED_BYTES
+
+
+# Half of the smallest L2 of current data-centre GPUs (40 MB).
+CACHED_BYTES = 20 << 20
