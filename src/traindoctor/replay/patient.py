@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from traindoctor.record import RecordWriter
-from traindoctor.replay.names import Names
+from traindoctor.replay.names import Names, unwrap
 from traindoctor.replay.quiet import quiet
 from traindoctor.replay.tape import StepTape
 
@@ -23,7 +23,7 @@ KEPT_LATEST = 2
 class Patient:
     """The run, as exams see it."""
 
-    names: Names
+    names: Names = field(default_factory=Names)
     writer: RecordWriter | None = None
     model: nn.Module | None = None
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
@@ -55,6 +55,11 @@ class Patient:
         steps = sorted(self.tapes)
         for step in steps[2:-KEPT_LATEST]:
             del self.tapes[step]
+
+    def saw(self, model: nn.Module) -> None:
+        """The model, where the user says which one is meant."""
+        self.names.add_module(model)
+        self.model = unwrap(model)
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:

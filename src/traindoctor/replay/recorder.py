@@ -64,7 +64,7 @@ SHAPE_ONLY = frozenset(
 )
 # No part of a computation that could be run again.
 IGNORED = frozenset(
-    "backward requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook grad set_grad "
+    "backward requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook set_grad "
     "set_data set_requires_grad set_grad_fn is_leaf grad_fn requires_grad shape dtype device ndim "
     "__repr__ __format__ __hash__ __len__ element_size is_contiguous storage_offset record_stream "
     "pin_memory share_memory_ set_name names get_rng_state set_rng_state manual_seed seed".split()
@@ -121,6 +121,7 @@ class StepRecorder(TorchFunctionMode):
         self._tape: StepTape | None = None
         self._entered = False
         self._paused = 0
+        self._in_step = False
         self._ops: list[Op] = []
         self._refs: list[Geometry] = []
         self._known: dict[int, tuple[weakref.ref[Tensor], Ref]] = {}
@@ -145,7 +146,7 @@ class StepRecorder(TorchFunctionMode):
 
     def start(self) -> None:
         """Begins to write down torch functions, in the calling thread."""
-        assert not self._entered and not self.done, "a recorder tapes one step"
+        assert not self.done, "a recorder tapes one step"
         self.__enter__()
         self._entered = True
 
@@ -163,12 +164,10 @@ class StepRecorder(TorchFunctionMode):
     def _on(self, event: Event) -> None:
         if isinstance(event, ScalarRead):
             self._read(event.tensor, event.value)
+        elif isinstance(event, StepBegin | StepEnd):
+            self._in_step = isinstance(event, StepBegin)
         elif self._tape is not None:
-            if isinstance(event, StepBegin):
-                self._paused += 1
-            elif isinstance(event, StepEnd):
-                self._paused = max(0, self._paused - 1)
-            elif isinstance(event, BackwardBegin) or (
+            if isinstance(event, BackwardBegin) or (
                 isinstance(event, ForwardBegin) and event.wants_grad
             ):
                 self.close()
@@ -176,17 +175,16 @@ class StepRecorder(TorchFunctionMode):
             if self._before is None:
                 self._before = self._gradients()
             for number, root in enumerate(event.roots):
-                given = getattr(event, "gradients", None)
+                given = event.gradients
                 self._root(root, event.scale, given[number] if given else None)
             self._paused += 1
         elif isinstance(event, BackwardEnd):
             self._paused = max(0, self._paused - 1)
             self._segment += 1
-            results = getattr(event, "results", None)
-            if results is None:
+            if event.results is None:
                 self._given = self._gradients()
             else:
-                self._add_results(event.inputs, results)  # type: ignore[attr-defined]
+                self._add_results(event.inputs, event.results)
 
     def finish(self) -> StepTape:
         """The tape of the step. Call it when the step's gradients are complete and nothing is updated yet."""
@@ -230,11 +228,13 @@ class StepRecorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if self._paused or self.done or quiet.active() or torch.compiler.is_compiling():
+        if self._paused or self._in_step or self.done or quiet.active():
             return func(*args, **kwargs)
         name = op_name(func)
-        if name in IGNORED or torch.is_inference_mode_enabled():
+        if name in IGNORED or torch.is_inference_mode_enabled() or torch.compiler.is_compiling():
             return func(*args, **kwargs)
+        if name == "grad":
+            return self._gradient(func(*args, **kwargs))
         pending = None
         try:
             pending = self._before_call(name, args, kwargs)
@@ -247,6 +247,15 @@ class StepRecorder(TorchFunctionMode):
             except Exception as error:
                 self._fail(error)
         return result
+
+    def _gradient(self, gradient: Any) -> Any:
+        """`.grad` is no data: clipping and hand-written optimizers are not worth a tape."""
+        if isinstance(gradient, Tensor) and not gradient.is_sparse:
+            try:
+                self._storage(gradient, made=True)
+            except Exception as error:
+                self._fail(error)
+        return gradient
 
     def _before_call(self, name: str, args: Any, kwargs: Any) -> _Pending:
         tensors = list(tensors_in((args, kwargs)))
