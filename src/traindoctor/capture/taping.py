@@ -9,7 +9,6 @@ import torch
 from traindoctor.capture.budget import Governor
 from traindoctor.errors import ReplayError
 from traindoctor.events import Event, ForwardBegin, StepBegin
-from traindoctor.replay.names import Names
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.recorder import StepRecorder
 
@@ -23,12 +22,9 @@ PART = "tape"
 class Taping:
     """Starts a recorder at the first training forward pass of a chosen step and ends it at the step."""
 
-    def __init__(self, patient: Patient, names: Names, governor: Governor) -> None:
+    def __init__(self, patient: Patient, governor: Governor) -> None:
         self.patient = patient
-        self.names = names
         self.governor = governor
-        self.refusals: list[tuple[int, str]] = []
-        """(step, reason) of steps that could not be taped, for the record."""
         self._recorder: StepRecorder | None = None
         self._finished = False
         self._asked = False
@@ -63,7 +59,7 @@ class Taping:
             if not self.recording and event.training and self.wanted(step):
                 if compiled(event.module):
                     self._taped_step = step
-                    self.refusals.append((step, "the model is compiled by torch.compile"))
+                    self.patient.refusals[step] = "the model is compiled by torch.compile"
                 else:
                     self._start(step)
         elif kind is StepBegin and self.recording:
@@ -80,7 +76,7 @@ class Taping:
     def _start(self, step: int) -> None:
         self.abandon()
         self._asked, self._taped_step, self._seconds = False, step, 0.0
-        self._recorder, self._finished = StepRecorder(step, self.names), False
+        self._recorder, self._finished = StepRecorder(step, self.patient.names), False
         self._recorder.start()
 
     def _finish(self, step: int) -> None:
@@ -89,7 +85,7 @@ class Taping:
         try:
             self.patient.add_tape(self._recorder.finish())
         except ReplayError as reason:
-            self.refusals.append((step, str(reason)))
+            self.patient.refusals[step] = str(reason)
             self._recorder = None
         self.governor.ran(PART, step, self._seconds)
 

@@ -18,6 +18,7 @@ from traindoctor.capture import taps
 from traindoctor.capture.budget import Governor
 from traindoctor.capture.hub import Patches, hub, silent
 from traindoctor.capture.ranks import rank_of_this_process
+from traindoctor.capture.taping import Taping
 from traindoctor.events import (
     BackwardBegin,
     BackwardEnd,
@@ -32,23 +33,16 @@ from traindoctor.events import (
 from traindoctor.probes import make_probes
 from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
-from traindoctor.replay.names import Names, unwrap
-
-try:  # TODO: plain imports once the tape recorder is in
-    from traindoctor.capture.taping import Taping
-    from traindoctor.replay.patient import Patient
-except ImportError:
-    from types import SimpleNamespace as Patient  # type: ignore[assignment]
-
-    Taping = None  # type: ignore[assignment,misc]
+from traindoctor.replay.names import unwrap
+from traindoctor.replay.patient import Patient
 
 __all__ = ["Watch", "silent"]
 
 # An optimizer that has not stepped after so many backward passes never will: passes are counted instead.
 # The largest accumulation seen in the wild is below it.
 NEVER_STEPS = 40
-# Faults of one probe before it is taken off. One is enough: what raised once raises again, and costs.
-FAULTS_ALLOWED = 1
+# Modules may be replaced while a run goes on: the trees are walked again after so many steps.
+NAMES_AGAIN = 100
 # What an inner module call costs by being wrapped, in seconds; no clock inside it can see that.
 INNER_CALL_SECONDS = 3e-7
 
@@ -69,7 +63,7 @@ class Watch:
         self.rank = rank
         self.governor = Governor(budget)
         self.patient = Patient()
-        self.names = Names()
+        self.names = self.patient.names
         self._roots: weakref.WeakValueDictionary[int, torch.nn.Module] = (
             weakref.WeakValueDictionary()
         )
@@ -83,9 +77,11 @@ class Watch:
         self._probes = list(make_probes(self._fault) if probes is None else probes)
         self._hearers: dict[type, list[Probe]] = {}
         for probe in self._probes:
+            if "names" in getattr(type(probe), "__annotations__", {}):
+                probe.names = self.names  # type: ignore[attr-defined]
             if probe.cost != "free":
                 self.governor.add(probe.name, probe.every)
-        self.taping = Taping(self.patient, self.names, self.governor) if replay and Taping else None
+        self.taping = Taping(self.patient, self.governor) if replay else None
         self._patches: Patches | None = None
         self._due: set[str] = self.governor.choose(0)
         self._costs: dict[str, float] = {}
@@ -131,7 +127,11 @@ class Watch:
         if self._writer is None:
             rank = rank_of_this_process() if self.rank is None else self.rank
             self.rank = rank
-            self._writer = RecordWriter(self.out, rank=rank, meta=self._meta)
+            self._writer = self.patient.writer = RecordWriter(self.out, rank=rank)
+            for name, value in self._meta.items():
+                self._writer.fact(name, value)
+            for text in self.faults:
+                self._writer.note("fault", text)
         return self._writer
 
     @property
@@ -291,8 +291,6 @@ class Watch:
         self.faults.append(text)
         if self._writer is not None:
             self._writer.note("fault", text)
-        else:
-            self._meta.setdefault("faults", []).append(text)
 
     # -- the end of a step -------------------------------------------------------------------------
 
@@ -309,7 +307,7 @@ class Watch:
                 spent = (time.thread_time_ns() - began) * 1e-9 + self._costs.get(probe.name, 0.0)
                 self.governor.ran(probe.name, step, spent)
         self._costs.clear()
-        self.step = step + 1
+        self.step = self.patient.current_step = step + 1
         if self.taping is not None:
             self.taping.step_ended(self.step)
         own = self._own * 1e-9 + hub.inner_calls * INNER_CALL_SECONDS
@@ -318,6 +316,9 @@ class Watch:
         self.governor.pay(own)
         self.governor.end_step(max(0.0, now - self._step_began - own))
         self._due = self.governor.choose(self.step)
+        if self.step % NAMES_AGAIN == 0:
+            for root in list(self._roots.values()):
+                self.names.add_module(root)
         self._tell_listeners(step)
         self._step_began = time.perf_counter()
 

@@ -22,6 +22,7 @@ PROBES: tuple[str, ...] = (
     "modes:Modes",
     "scaler:Scaler",
     "layers:Layers",
+    "logits:Logits",
     "weights_crc:WeightsCrc",
     "activations:Activations",
     "environment:Environment",
@@ -35,6 +36,8 @@ PROBES: tuple[str, ...] = (
     "step_accounting:StepAccounting",
     "update:Update",
     "optimizer_state:OptimizerState",
+    "state_age:StateAge",
+    "clip_order:ClipOrder",
 )
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal, Protocol
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from traindoctor.events import Event
 from traindoctor.record import RecordWriter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from traindoctor.replay.names import Names
 
 Cost = Literal["free", "cheap", "costly"]
 
@@ -14,7 +20,10 @@ Cost = Literal["free", "cheap", "costly"]
 class Probe(Protocol):
     """One measurement. It draws no random number, writes no parameter, keeps no tensor of the run alive.
 
-    `free` probes run at every step; the governor decides how often the others are `due`.
+    `free` probes run at every step; the governor decides how often the others are `due`. A probe is made
+    without arguments. Three attributes may be there besides: `hears`, the event types it wants (all, if it
+    does not say); `names`, which is set to the Names of the run before the first event; and
+    `finish(record)`, called once when the run ends.
     """
 
     name: ClassVar[str]
@@ -34,3 +43,45 @@ class Probe(Protocol):
 def numbers(values: Mapping[str, float | None]) -> dict[str, float]:
     """The entries that were measured."""
     return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def parameters_of(names: Names) -> list[tuple[str, Tensor]]:
+    """Every trainable parameter of the run that still exists, by name, in a fixed order."""
+    return [(name, p) for name, p in names.parameters() if p.requires_grad]
+
+
+class Later:
+    """Numbers on their way from the device: asked for now, written when they have arrived.
+
+    On the CPU they are there at once. On CUDA the copy is asynchronous, and nobody waits for it before
+    `PATIENCE` steps have gone by.
+    """
+
+    PATIENCE: ClassVar[int] = 8
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, Tensor, Any, Callable[[Tensor], None]]] = deque()
+
+    def put(self, step: int, numbers: Tensor, write: Callable[[Tensor], None]) -> None:
+        """`write` gets the numbers as float64 on the host."""
+        import torch
+
+        numbers = numbers.detach()
+        if numbers.device.type != "cuda":
+            write(numbers.double().cpu())
+            return
+        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        host.copy_(numbers, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        self._waiting.append((step, host, arrived, write))
+
+    def collect(self, step: int | None = None) -> None:
+        """Writes what has arrived; without a step (the run ends) waits for all of it."""
+        while self._waiting:
+            asked, host, arrived, write = self._waiting[0]
+            if step is not None and step - asked < self.PATIENCE and not arrived.query():
+                return
+            arrived.synchronize()
+            self._waiting.popleft()
+            write(host.double())

@@ -1,0 +1,113 @@
+"""Gradient norms, one per parameter, and the total before and after clipping."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from traindoctor.events import Clipped, Event, StepBegin
+from traindoctor.probes.base import Cost, Later, parameters_of
+from traindoctor.record import RecordWriter
+from traindoctor.replay.names import local
+
+if TYPE_CHECKING:
+    from traindoctor.replay.names import Names
+
+
+class GradientNorm:
+    """Where the script clips by norm, the total before clipping is its own number, at every step and free.
+
+    Otherwise the norms of all gradients are taken when it is due. Parameters without gradient keep their
+    column, with NaN: a list of those that have one would shift its columns from step to step.
+    """
+
+    name: ClassVar[str] = "gradient_norm"
+    gives: ClassVar[tuple[str, ...]] = (
+        "grad.norm",
+        "grad.norm_clipped",
+        "grad.nonfinite",
+        "grad.rms",
+    )
+    cost: ClassVar[Cost] = "cheap"
+    every: ClassVar[int] = 4
+    hears: ClassVar[tuple[type, ...]] = (Clipped, StepBegin)
+
+    names: Names
+
+    def __init__(self) -> None:
+        self._later = Later()
+        self._total: Tensor | None = None
+        self._limit = math.nan
+        self._norms: tuple[list[str], Tensor, list[int]] | None = None
+
+    def on(self, event: Event, *, due: bool) -> None:
+        if isinstance(event, Clipped):
+            if event.kind == "norm" and event.total_norm is not None and self._total is None:
+                self._total = torch.as_tensor(local(event.total_norm)).detach().float()
+                self._limit = event.limit
+        elif isinstance(event, StepBegin) and due and self._norms is None:
+            self._norms = gradient_norms(self.names)
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if due and self._norms is None:
+            self._norms = gradient_norms(
+                self.names
+            )  # no optimizer of torch: .grad is as backward left it
+        total, limit, norms = self._total, self._limit, self._norms
+        self._total, self._limit, self._norms = None, math.nan, None
+        if norms is not None:
+            names, values, sizes = norms
+            packed = values if total is None else torch.cat([values, total.reshape(1).to(values)])
+            self._later.put(
+                step,
+                packed,
+                lambda row: write(record, step, names, sizes, row, total is not None, limit),
+            )
+        elif total is not None:
+            self._later.put(step, total, lambda norm: write_total(record, step, float(norm), limit))
+        self._later.collect(step)
+
+    def finish(self, record: RecordWriter) -> None:
+        self._later.collect()
+
+
+def gradient_norms(names: Names) -> tuple[list[str], Tensor, list[int]] | None:
+    """(names, 2-norm of each gradient, sizes); NaN has no place in it but from the gradients themselves."""
+    rows = [(name, local(p.grad)) for name, p in parameters_of(names) if p.grad is not None]
+    dense = [(name, g) for name, g in rows if not g.is_sparse and g.numel()]
+    if not dense:
+        return None
+    device = dense[0][1].device
+    norms = torch._foreach_norm([g.detach() for _, g in dense])
+    stacked = torch.stack([norm.to(device=device, dtype=torch.float32) for norm in norms])
+    return [name for name, _ in dense], stacked, [g.numel() for _, g in dense]
+
+
+def write(
+    record: RecordWriter,
+    step: int,
+    names: list[str],
+    sizes: list[int],
+    row: Tensor,
+    clipped: bool,
+    limit: float,
+) -> None:
+    norms = row[: len(names)]
+    after = float(norms.norm())
+    before = float(row[-1]) if clipped else after
+    # The gradients were scaled by the clip before we looked: what they were before is one factor away.
+    factor = before / after if clipped and after > 0 and math.isfinite(before / after) else 1.0
+    root = torch.tensor(sizes, dtype=torch.float64).sqrt()
+    record.layers("grad.rms", step, names, (norms * factor / root).numpy())
+    record.scalar("grad.norm", step, before)
+    record.scalar("grad.norm_clipped", step, after)
+    record.scalar("grad.nonfinite", step, float((~torch.isfinite(norms)).sum()))
+
+
+def write_total(record: RecordWriter, step: int, norm: float, limit: float) -> None:
+    record.scalar("grad.norm", step, norm)
+    record.scalar("grad.norm_clipped", step, min(norm, limit) if math.isfinite(norm) else norm)
+    record.scalar("grad.nonfinite", step, float(not math.isfinite(norm)))

@@ -1,0 +1,63 @@
+"""Training and evaluation mode of the modules while the model trains."""
+
+from __future__ import annotations
+
+import weakref
+from typing import ClassVar
+
+import torch
+
+from traindoctor.events import Event, ForwardBegin
+from traindoctor.probes.base import Cost
+from traindoctor.record import RecordWriter
+
+# Modules whose mode changes what they compute; the mode of the others means nothing.
+SENSITIVE = (
+    torch.nn.modules.dropout._DropoutNd,
+    torch.nn.modules.batchnorm._NormBase,
+    torch.nn.RReLU,
+    torch.nn.MultiheadAttention,
+    torch.nn.RNNBase,
+)
+
+
+class Modes:
+    """`mode.training`: share of mode-sensitive modules in training mode during the step's training forward;
+    `mode.eval_training`: the same during forward passes without gradient. 1 or 0 in a sound run."""
+
+    name: ClassVar[str] = "modes"
+    gives: ClassVar[tuple[str, ...]] = ("mode.training", "mode.eval_training")
+    cost: ClassVar[Cost] = "free"
+    every: ClassVar[int] = 1
+    hears: ClassVar[tuple[type, ...]] = (ForwardBegin,)
+
+    def __init__(self) -> None:
+        self._modules: weakref.WeakKeyDictionary[torch.nn.Module, list[weakref.ref]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._training: float | None = None
+        self._evaluating: float | None = None
+
+    def on(self, event: Event, *, due: bool) -> None:
+        if not isinstance(event, ForwardBegin):
+            return
+        if event.wants_grad and self._training is None:
+            self._training = self._share(event.module)
+        elif not event.wants_grad and self._evaluating is None:
+            if any(True for _ in event.module.parameters()):
+                self._evaluating = self._share(event.module)
+
+    def _share(self, module: torch.nn.Module) -> float:
+        known = self._modules.get(module)
+        if known is None:
+            known = [weakref.ref(m) for m in module.modules() if isinstance(m, SENSITIVE)]
+            self._modules[module] = known
+        modes = [child.training for ref in known if (child := ref()) is not None]
+        return sum(modes) / len(modes) if modes else float(module.training)
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if self._training is not None:
+            record.scalar("mode.training", step, self._training)
+        if self._evaluating is not None:
+            record.scalar("mode.eval_training", step, self._evaluating)
+        self._training = self._evaluating = None

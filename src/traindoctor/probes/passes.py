@@ -1,0 +1,64 @@
+"""How many forward passes, backward passes and zero_grad calls a step has."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from traindoctor.events import BackwardBegin, Event, ForwardBegin, GradsCleared
+from traindoctor.probes.base import Cost
+from traindoctor.record import RecordWriter
+
+
+class Passes:
+    """`forward.calls` counts outermost training calls that want a gradient; evaluation is not among them.
+
+    `forward.batch` is the first dimension of the first tensor such a call was given: 1 with many calls is a
+    loop over examples.
+    """
+
+    name: ClassVar[str] = "passes"
+    gives: ClassVar[tuple[str, ...]] = (
+        "forward.calls",
+        "forward.batch",
+        "forward.eval_calls",
+        "backward.calls",
+        "zero_grad.calls",
+    )
+    cost: ClassVar[Cost] = "free"
+    every: ClassVar[int] = 1
+    hears: ClassVar[tuple[type, ...]] = (BackwardBegin, ForwardBegin, GradsCleared)
+
+    def __init__(self) -> None:
+        self._forward = self._eval = self._backward = self._cleared = 0
+        self._batch: int | None = None
+
+    def on(self, event: Event, *, due: bool) -> None:
+        if isinstance(event, ForwardBegin):
+            if event.wants_grad:
+                self._forward += 1
+                if self._batch is None:
+                    self._batch = batch_size(event)
+            else:
+                self._eval += 1
+        elif isinstance(event, BackwardBegin):
+            self._backward += 1
+        elif isinstance(event, GradsCleared):
+            self._cleared += 1
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        record.scalar("forward.calls", step, self._forward)
+        record.scalar("forward.eval_calls", step, self._eval)
+        record.scalar("backward.calls", step, self._backward)
+        record.scalar("zero_grad.calls", step, self._cleared)
+        if self._batch is not None:
+            record.scalar("forward.batch", step, self._batch)
+        self._forward = self._eval = self._backward = self._cleared = 0
+        self._batch = None
+
+
+def batch_size(event: ForwardBegin) -> int | None:
+    for value in (*event.args, *event.kwargs.values()):
+        shape = getattr(value, "shape", None)
+        if shape is not None and len(shape) > 0:
+            return int(shape[0])
+    return None

@@ -1,0 +1,42 @@
+"""GradScaler: its factor and the steps it skips."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from traindoctor.events import Event, ScalerUpdated, Unscaled
+from traindoctor.probes.base import Cost
+from traindoctor.record import RecordWriter
+
+
+class Scaler:
+    """`scaler.scale` after the update of the step before, `scaler.skipped` 1 for a skipped step.
+
+    `update()` comes after `step()`: the real step is closed by then, and its scale is written with its number.
+    """
+
+    name: ClassVar[str] = "scaler"
+    gives: ClassVar[tuple[str, ...]] = ("scaler.scale", "scaler.skipped", "scaler.unscaled")
+    cost: ClassVar[Cost] = "free"
+    every: ClassVar[int] = 1
+    hears: ClassVar[tuple[type, ...]] = (ScalerUpdated, Unscaled)
+
+    def __init__(self) -> None:
+        self._update: ScalerUpdated | None = None
+        self._unscaled = 0
+        self._used = False
+
+    def on(self, event: Event, *, due: bool) -> None:
+        if isinstance(event, ScalerUpdated):
+            self._update, self._used = event, True
+        elif isinstance(event, Unscaled):
+            self._unscaled += 1
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if self._used:
+            update = self._update
+            if update is not None:
+                record.scalar("scaler.scale", step, update.scale)
+            record.scalar("scaler.skipped", step, float(update is not None and update.skipped))
+            record.scalar("scaler.unscaled", step, self._unscaled)
+        self._update, self._unscaled = None, 0
