@@ -1,3 +1,4 @@
 from traindoctor.checks.base import Check
+from traindoctor.checks.generalisation.overfitting import overfitting
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (overfitting,)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# A clip call in the wrong place is there at every step.
+SHARE = 0.9
+
+
+@check(
+    code="GRD007",
+    slug="clip-ineffective",
+    title="Gradients are clipped where it has no effect",
+    needs=["clip.in_time"],
+    min_steps=8,
+)
+def clip_ineffective(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Follows the order of backward, unscale, clip and step, and whose gradients are clipped.
+    ## Why it matters
+    Clipping before backward, after the step or over an exhausted generator does nothing, and the run is as
+    unprotected as without it. Before unscaling it cuts at the limit divided by the scaler's factor.
+    ## How to fix
+    The order is `backward()`, `scaler.unscale_(optimizer)` if there is a scaler, clip, `step()`. Give it
+    `model.parameters()` afresh each time: a generator that was read once is empty.
+    ## When it stays silent
+    Clipping of parts one by one, or of some of the parameters on purpose.
+    """
+    calls = record["clip.in_time"]
+    late = calls.where(lambda values: values == 0)
+    if len(late) >= SHARE * len(calls):
+        return clip_ineffective.finding(
+            evidence(
+                "clip calls between the last backward pass and the step",
+                0,
+                1,
+                step=int(late.steps[0]),
+            ),
+            evidence(
+                "share of steps with the call in the wrong place", len(late) / len(calls), 0.0
+            ),
+            summary="Clipping is called when the step's gradients are not there: before backward or after the step",
+            since_step=int(late.steps[0]),
+        )
+    covered = record.get("clip.coverage")
+    if covered is not None and len(covered) and float(np.mean(covered.values == 0)) >= SHARE:
+        return clip_ineffective.finding(
+            evidence("share of the optimizer's parameters that are clipped", 0.0, 1.0),
+            summary="Clipping is given none of the parameters that the optimizer steps: "
+            "an exhausted generator, or another model's",
+            since_step=int(covered.steps[0]),
+        )
+    scale, scaled = record.get("scaler.scale"), record.get("clip.scaled")
+    if scale is not None and scaled is not None and len(scale.finite()) and len(scaled):
+        factor = scale.finite().median()
+        wrong = scaled.where(lambda values: values > 0)
+        if factor > 1 and len(wrong) >= SHARE * len(scaled):
+            return clip_ineffective.finding(
+                evidence("clip calls before the gradients are unscaled", len(wrong), 0),
+                evidence("scaler's factor at that time", factor, 1.0),
+                summary=f"Gradients are clipped while they are still multiplied by {factor:g}: "
+                "the limit that acts is that much smaller",
+                since_step=int(wrong.steps[0]),
+            )
+    return clip_ineffective.clear(
+        "clipping comes after backward, before the step, on its parameters"
+    )

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.optimizer.base import Experiment, groups_of
+from traindoctor.record import Record
+
+EXAM = "experiment_clip"
+# Norm over limit, in the middle of the run. Healthy runs have 0.4 to 2.4, one with a bad start 40; the sick
+# one 2550. That every step is clipped says nothing: healthy warm-ups have that.
+RATIO = 30.0
+# Without an experiment only what no other reading allows.
+RATIO_ALONE = 300.0
+# The step that is left moves the weights by less than this share of their norm.
+SHORT_STEP = 3e-4
+
+
+@check(
+    code="GRD006",
+    slug="clip-too-tight",
+    title="Clipping shortens nearly every step so much that the run crawls",
+    needs=["grad.norm", "clip.limit"],
+    min_steps=10,
+)
+def clip_too_tight(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Compares the gradient norm before clipping with the limit, and replays steps with 10 and 100 times the limit.
+    ## Why it matters
+    With SGD a limit far under the usual norm is a learning rate divided by their ratio.
+    ## How to fix
+    Set the limit near the norm of ordinary steps (1.0 is usual), so that only outliers are cut.
+    ## When it stays silent
+    Clipping on every step by a small factor, and optimizers that undo it (Adam divides by the same factor).
+    """
+    norms, limits = record["grad.norm"].finite(), record["clip.limit"].finite()
+    steps = np.intersect1d(norms.steps, limits.steps)
+    if len(steps) < 10:
+        return clip_too_tight.not_judged(
+            "norms and limits were seen together on fewer than 10 steps"
+        )
+    norm = norms.values[np.isin(norms.steps, steps)]
+    limit = limits.values[np.isin(limits.steps, steps)]
+    ratio = float(np.median(norm / np.maximum(limit, 1e-30)))
+    if not ratio >= RATIO:
+        return clip_too_tight.clear(
+            f"the norm is {ratio:.2g} times the limit in the middle of the run"
+        )
+    items = [
+        evidence("gradient norm over clip limit (median)", ratio, 1.0, step=int(steps[0])),
+        evidence("clip limit", float(np.median(limit)), float(np.median(norm))),
+    ]
+    summary = (
+        f"Clipping to {np.median(limit):.3g} shortens steps {ratio:.0f}-fold: gradients have a norm of "
+        f"{np.median(norm):.3g}"
+    )
+    result = record.exam(EXAM)
+    if result is None:
+        return clip_too_tight.not_judged("a wider limit has not been tried", wants=EXAM)
+    trial = Experiment.of(result)
+    if trial is not None and trial.faithful:
+        wider = [name for name in ("limit*10", "limit*100") if trial.wins(name)]
+        if not wider:
+            return clip_too_tight.clear(f"{EXAM}: with a wider limit the run is no better")
+        best = max(wider, key=trial.gain)
+        items.append(trial.evidence(best, f"{best.removeprefix('limit*')} times the limit"))
+        return clip_too_tight.finding(*items, summary=summary, since_step=int(steps[0]))
+    update = record.get("update.ratio")
+    short = update is not None and len(update) and update.median() < SHORT_STEP
+    undone = any(group.get("betas") is not None for group in groups_of(record))
+    if ratio >= RATIO_ALONE and short and not undone:
+        assert update is not None
+        items.append(evidence("update over weight norm", update.median(), 1e-3))
+        return clip_too_tight.finding(
+            *items, grade="statistic", summary=summary, since_step=int(steps[0])
+        )
+    reason = "" if result.done or math.isnan(ratio) else f": {result.reason}"
+    return clip_too_tight.not_judged(f"a wider limit could not be tried{reason}")

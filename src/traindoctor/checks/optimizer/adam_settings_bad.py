@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import numpy as np
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.optimizer.base import Experiment, groups_of
+from traindoctor.record import Record
+
+EXAM = "experiment_adam"
+# Beta1 this high beside a lower beta2: the pair was given in reverse order.
+REVERSED_FIRST = 0.98
+# Nobody who knows why goes outside these; inside them every published recipe lies.
+FIRST = (0.0, 0.98)
+SECOND = (0.5, 0.9999)
+# Eps above the usual 1e-8 .. 1e-6 that is larger than most of sqrt(v) turns Adam into SGD with a tiny rate.
+EPS_USUAL = 1e-6
+UNDER_EPS = 0.5
+
+
+@check(
+    code="OPT010",
+    slug="adam-settings-bad",
+    title="Adam's betas or eps make its update meaningless",
+    needs=["optim.lr"],
+    min_steps=8,
+)
+def adam_settings_bad(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Reads betas and eps of each group, and how large eps is beside Adam's own denominator; settings out of the
+    ordinary are tried against the usual ones (0.9, 0.999, 1e-8) on a replay from the first step.
+    ## Why it matters
+    Betas in reverse order average the gradient over a thousand steps and normalise it by the last ten; an eps
+    above sqrt(v) shrinks every update by their ratio.
+    ## How to fix
+    `betas=(0.9, 0.999)` or `(0.9, 0.95)`, `eps=1e-8`.
+    ## When it stays silent
+    Betas and eps of published recipes, and unusual ones with which the run is no worse.
+    """
+    groups = [g for g in groups_of(record) if g.get("betas") is not None and "eps" in g]
+    if not groups:
+        return adam_settings_bad.clear("no optimizer with betas is in use")
+    oddities = [text for g in groups if (text := _oddity(g, _share_under_eps(record)))]
+    if not oddities:
+        return adam_settings_bad.clear("betas and eps are in the usual range")
+    result = record.exam(EXAM)
+    if result is None:
+        return adam_settings_bad.not_judged("the usual settings have not been tried", wants=EXAM)
+    trial = Experiment.of(result)
+    betas, eps = groups[0]["betas"], groups[0]["eps"]
+    items = [
+        evidence("betas", f"({betas[0]:g}, {betas[1]:g})", "(0.9, 0.999)"),
+        evidence("eps", float(eps), 1e-8),
+    ]
+    share = _share_under_eps(record)
+    if np.isfinite(share):
+        items.append(evidence("share of entries whose sqrt(v) is under eps", share, 0.0))
+    if trial is not None and trial.faithful:
+        if not trial.wins("usual Adam settings"):
+            return adam_settings_bad.clear(f"{EXAM}: with the usual settings the run is no better")
+        items.append(trial.evidence("usual Adam settings", "betas (0.9, 0.999) and eps 1e-8"))
+        return adam_settings_bad.finding(
+            *items, summary=f"Adam cannot work as it is set: {oddities[0]}", since_step=0
+        )
+    if float(betas[0]) >= REVERSED_FIRST and float(betas[0]) > float(betas[1]):
+        return adam_settings_bad.finding(
+            *items,
+            grade="statistic",
+            summary=f"Adam cannot work as it is set: {oddities[0]}",
+            since_step=0,
+        )
+    return adam_settings_bad.not_judged("the usual settings could not be tried")
+
+
+def _share_under_eps(record: Record) -> float:
+    """In the middle of the sampled steps and parameters; NaN where no moments were read."""
+    table = record.layers("adam.under_eps")
+    if table is None or not len(table) or not np.isfinite(table.values).any():
+        return float("nan")
+    return float(np.nanmedian(table.values))
+
+
+def _oddity(group: dict[str, object], under_eps: float) -> str | None:
+    first, second = (float(beta) for beta in group["betas"][:2])  # type: ignore[index]
+    eps = float(group["eps"])  # type: ignore[arg-type]
+    if first > second and first >= REVERSED_FIRST:
+        return f"betas ({first:g}, {second:g}) are in reverse order"
+    if not FIRST[0] <= first <= FIRST[1]:
+        return f"beta1 = {first:g} averages the gradient over {1 / (1 - first):.0f} steps"
+    if not SECOND[0] <= second <= SECOND[1]:
+        return f"beta2 = {second:g} is far from 0.95 .. 0.999"
+    if eps > EPS_USUAL and under_eps > UNDER_EPS:
+        return f"eps = {eps:g} is above {under_eps:.0%} of the denominators it guards"
+    return None

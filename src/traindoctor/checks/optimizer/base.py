@@ -1,0 +1,219 @@
+"""What the checks of this family share: how far the loss got, and how an experiment is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from traindoctor.checks.base import Evidence, evidence
+from traindoctor.record import ExamResult, Record, Series
+
+# A difference counts from this many times the spread of controls whose batches came in another order. The
+# same settings in another order differ by 4 to 8 standard errors over batches: that error is no noise.
+NOISE_FACTOR = 5.0
+# ... and from this size: annealing alone gives up to 0.03 nats in 20 steps of healthy runs.
+EFFECT_NATS = 0.05
+# Losses under one nat (BCE, regression) are judged by share.
+EFFECT_SHARE = 0.05
+# A replay that misses the run's own losses by more does not speak about this run.
+FIDELITY = 0.1
+# Floor of the noise, for experiments whose orders of batches agree by chance.
+NOISE_FLOOR = 0.002
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """K steps replayed with one thing changed: losses on later batches, by averaged iterates."""
+
+    start: int
+    steps: int
+    control: float
+    before: float
+    noise: float
+    variants: Mapping[str, float]
+    blown: Mapping[str, bool]
+    control_blown: bool
+    fidelity: float
+    extra: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, result: ExamResult | None) -> Experiment | None:
+        if result is None or not result.done:
+            return None
+        v = result.values
+        control, permuted = v["control"], v.get("permuted", [])
+        spread = [abs(p["loss"] - control["loss"]) for p in permuted if math.isfinite(p["loss"])]
+        blown = control["blown"] and all(p["blown"] for p in permuted)
+        return cls(
+            start=v["start"],
+            steps=v["steps"],
+            control=control["loss"],
+            before=v["before"],
+            noise=max([NOISE_FLOOR, *spread]),
+            variants={name: one["loss"] for name, one in v["variants"].items()},
+            blown={name: one["blown"] for name, one in v["variants"].items()},
+            control_blown=blown,
+            fidelity=v.get("fidelity", 0.0),
+            extra=v,
+        )
+
+    @property
+    def faithful(self) -> bool:
+        return self.fidelity <= FIDELITY
+
+    @property
+    def effect(self) -> float:
+        """The least difference that matters."""
+        level = self.control if math.isfinite(self.control) else self.before
+        return max(min(EFFECT_NATS, EFFECT_SHARE * abs(level)), NOISE_FACTOR * self.noise)
+
+    def has(self, *names: str) -> bool:
+        return all(name in self.variants for name in names)
+
+    def difference(self, name: str) -> float:
+        """Variant minus control: negative where the change helps."""
+        return self.variants[name] - self.control
+
+    def wins(self, name: str) -> bool:
+        """Does the change help, beyond noise and by a size that matters?"""
+        if name not in self.variants or self.blown[name]:
+            return False
+        if self.control_blown:
+            # Not blown up is not enough: it must have learned.
+            return self.variants[name] < self.before - self.effect
+        return math.isfinite(self.control) and self.difference(name) <= -self.effect
+
+    def gain(self, name: str) -> float:
+        """How much the loss fell from the snapshot on."""
+        loss = self.variants[name]
+        return self.before - loss if math.isfinite(loss) and not self.blown[name] else -math.inf
+
+    def evidence(self, name: str, words: str) -> Evidence:
+        value = self.variants[name]
+        expected = self.control if math.isfinite(self.control) else "not finite"
+        return evidence(
+            f"loss after {self.steps} replayed steps with {words} (expected: the same as without)",
+            value,
+            expected,
+            noise=self.noise,
+            step=self.start,
+        )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the loss came, from windows of a tenth of the run."""
+
+    first: float
+    last: float
+    lowest: float
+    noise: float
+    finite: bool
+    below_unigram: float
+    """Nats under the unigram rung at the end; NaN where no rung was measured."""
+
+    @property
+    def broke(self) -> bool:
+        return not self.finite or self.last > self.first + 5 * self.noise + EFFECT_NATS
+
+    @property
+    def rebounded(self) -> bool:
+        return self.last > self.lowest + max(6 * self.noise, 0.1 * abs(self.lowest))
+
+    @property
+    def learned(self) -> bool:
+        """A healthy fall: clearly under what frequencies alone give, or by half where no rung is known."""
+        if self.broke or self.rebounded:
+            return False
+        if math.isfinite(self.below_unigram):
+            return self.below_unigram > 0.3
+        return self.last < 0.6 * self.first
+
+
+def loss_of(record: Record) -> Series | None:
+    """The training loss as well as the record knows it."""
+    for name in ("loss.token", "loss.root", "loss.read"):
+        series = record.get(name)
+        if series is not None and len(series):
+            return series
+    return None
+
+
+def progress(record: Record) -> Progress | None:
+    """None while there are too few points to speak of."""
+    series = loss_of(record)
+    if series is None:
+        return None
+    finite = series.finite()
+    if len(finite) < 3:
+        return (
+            None
+            if len(series) < 3
+            else Progress(math.nan, math.nan, math.nan, 0.0, False, math.nan)
+        )
+    width = max(1, min(25, len(finite) // 8))
+    means = np.convolve(finite.values, np.ones(width) / width, mode="valid")
+    noise = float(np.std(np.diff(finite.values)) / math.sqrt(2 * width)) if len(finite) > 3 else 0.0
+    rung = record.get("ladder.unigram")
+    below = math.nan
+    if rung is not None and series.name == "loss.token" and len(rung.finite()) >= width:
+        below = float(np.mean(rung.finite().values[-width:])) - float(means[-1])
+    # The last tenth non-finite is a run that broke; one skipped step of a scaler is not.
+    tail = series.values[-max(1, len(series) // 10) :]
+    return Progress(
+        first=float(np.mean(finite.values[: min(3, len(finite))])),
+        last=float(means[-1]),
+        lowest=float(means.min()),
+        noise=noise,
+        finite=bool(np.isfinite(tail).any()),
+        below_unigram=below,
+    )
+
+
+@dataclass(frozen=True)
+class RateTrace:
+    """The learning rate of the first group, step by step."""
+
+    series: Series
+
+    @property
+    def peak(self) -> float:
+        return float(np.nanmax(self.series.values))
+
+    @property
+    def rising(self) -> bool:
+        """The rate at the end is its highest and was lower a quarter of the run before: warm-up goes on."""
+        values = self.series.values
+        before = values[-max(2, len(values) // 4)]
+        return bool(values[-1] >= 0.999 * self.peak and values[-1] > 1.05 * before)
+
+    @property
+    def decayed(self) -> bool:
+        return self.series.last < 0.5 * self.peak
+
+    def dead_from(self, share: float) -> int | None:
+        """The step from which on the rate stays under `share` of its peak; None if it does not."""
+        alive = np.flatnonzero(self.series.values > share * self.peak)
+        if not len(alive) or alive[-1] == len(self.series) - 1:
+            return None
+        return int(self.series.steps[alive[-1] + 1])
+
+
+def rate_trace(record: Record) -> RateTrace | None:
+    series = record.get("optim.lr")
+    if series is None or len(finite := series.finite()) < 2:
+        return None
+    return RateTrace(finite)
+
+
+def groups_of(record: Record) -> list[dict[str, Any]]:
+    """All parameter groups of all optimizers, each with its optimizer's class under "class"."""
+    return [
+        {**group, "class": optimizer["class"]}
+        for optimizer in record.fact("optimizer.groups") or []
+        for group in optimizer["groups"]
+    ]

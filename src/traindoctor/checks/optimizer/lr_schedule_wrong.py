@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.optimizer.base import (
+    Experiment,
+    RateTrace,
+    groups_of,
+    progress,
+    rate_trace,
+)
+from traindoctor.record import Record
+
+EXAM = "experiment_schedule"
+# A rate under a thousandth of its peak trains nothing any more.
+DEAD = 1e-3
+# A cosine spends 2 % of its course there, a linear decay 0.1 %: a quarter of a run is no end of a decay.
+DEAD_SHARE = 0.25
+DEAD_STEPS = 20
+# A warm-up stuck under this share of the rate it was built for never warms up.
+STUCK = 0.2
+STUCK_STEPS = 50
+# A scheduler stepped less often than this per optimizer step counts epochs, not steps.
+PER_EPOCH = 0.1
+# A rate that grows by a constant factor to ten times what it was built for has gamma above 1.
+RUNAWAY = 10.0
+
+
+@check(
+    code="OPT004",
+    slug="lr-schedule-wrong",
+    title="The learning rate does not follow the course it was meant to",
+    needs=["optim.lr"],
+    min_steps=20,
+)
+def lr_schedule_wrong(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Reads the rate the optimizer really used at each step: does it reach zero long before the end, stay at the
+    first value of a warm-up, grow without end, or does the scheduler drive another optimizer than the one that
+    steps? For a rate that died early, the last steps are replayed with the highest rate of the run.
+    ## Why it matters
+    A per-epoch scheduler stepped on every batch freezes the run within its first epoch, without any error.
+    ## How to fix
+    Step a scheduler where its unit ends: `scheduler.step()` after every optimizer step if its numbers are
+    steps (`T_max`, `total_steps`, warm-up steps), after every epoch if they are epochs. Build it with the
+    number of steps the run really has, and on the optimizer that is used.
+    ## When it stays silent
+    A decay that reaches zero with the run's end, a warm-up that still rises, a rate that never changes and has
+    no scheduler, restarts.
+    """
+    trace = rate_trace(record)
+    if trace is None:
+        return lr_schedule_wrong.not_judged("the learning rate is not known")
+    schedules = record.fact("schedule") or []
+    for judge in (_other_optimizer, _stuck, _runaway):
+        found = judge(record, trace, schedules)
+        if found is not None:
+            return found
+    return _dead(record, trace, schedules)
+
+
+def _other_optimizer(
+    record: Record, trace: RateTrace, schedules: list[dict[str, Any]]
+) -> Finding | None:
+    if any(s.get("drives_a_stepped_optimizer") is not False for s in schedules) or not schedules:
+        return None
+    worst = max(schedules, key=lambda s: s["calls"])
+    if worst["calls"] < 5 or record.num_steps < STUCK_STEPS:
+        return None
+    return lr_schedule_wrong.finding(
+        evidence("steps of the scheduler", worst["calls"]),
+        evidence("steps of the optimizer it drives", 0, worst["calls"]),
+        summary=f"{worst['class']} drives an optimizer that never steps: the one that does keeps its rate",
+        remedy="Build the scheduler on the optimizer that is stepped, after the last time it is built.",
+        since_step=worst["since_step"],
+    )
+
+
+def _stuck(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> Finding | None:
+    """The rate stays near the start of a warm-up because nobody steps the scheduler, or once an epoch."""
+    meant = max((g["initial_lr"] for g in groups_of(record) if g.get("initial_lr")), default=None)
+    if meant is None or len(trace.series) < STUCK_STEPS:
+        return None
+    highest = trace.peak
+    calls = sum(s["calls"] for s in schedules)
+    if highest > STUCK * meant or calls > PER_EPOCH * len(trace.series):
+        return None
+    if trace.series.last < trace.series.first:
+        return None
+    how = (
+        "is never stepped"
+        if calls == 0
+        else f"was stepped {calls} times in {len(trace.series)} steps"
+    )
+    return lr_schedule_wrong.finding(
+        evidence("highest learning rate of the run", highest, float(meant)),
+        evidence("scheduler steps per optimizer step", calls / len(trace.series), 1.0),
+        summary=f"The rate never warms up: the scheduler {how}, the rate stays at {highest:.3g} of {meant:.3g}",
+        since_step=0,
+    )
+
+
+def _runaway(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> Finding | None:
+    values = trace.series.values
+    meant = max((g["initial_lr"] for g in groups_of(record) if g.get("initial_lr")), default=None)
+    if meant is None or not len(values) or trace.series.last < RUNAWAY * meant:
+        return None
+    if any(g.get("max_lr") for g in groups_of(record)):
+        return None  # one-cycle schedules are built from their top
+    changes = values[1:][values[1:] != values[:-1]] / values[:-1][values[1:] != values[:-1]]
+    if len(changes) < 5 or np.any(changes <= 1) or np.ptp(np.log(changes)) > 1e-3:
+        return None
+    reached = progress(record)
+    if reached is None or not (reached.broke or reached.rebounded):
+        return None
+    return lr_schedule_wrong.finding(
+        evidence("learning rate at the end", trace.series.last, float(meant)),
+        evidence("factor of each change", float(np.median(changes)), 1.0),
+        grade="statistic",
+        summary=f"The rate grows by {np.median(changes):.3g} each time, from {meant:.3g} to "
+        f"{trace.series.last:.3g}, and the loss rises with it",
+        remedy="Give the scheduler a factor below 1.",
+        since_step=int(trace.series.steps[0]),
+    )
+
+
+def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> Outcome | None:
+    since = trace.dead_from(DEAD)
+    if since is None:
+        return None
+    last = int(trace.series.steps[-1]) + 1
+    if last - since < max(DEAD_STEPS, DEAD_SHARE * last):
+        return None
+    calls = sum(s["calls"] for s in schedules)
+    items = [
+        evidence("learning rate at the end", trace.series.last, trace.peak, step=since),
+        evidence(
+            "share of the run with a rate under a thousandth of its peak",
+            (last - since) / last,
+            0.0,
+        ),
+    ]
+    if calls:
+        items.append(evidence("scheduler steps per optimizer step", calls / len(trace.series)))
+    kind = schedules[0]["class"] if schedules else "the schedule"
+    summary = (
+        f"The rate falls from {trace.peak:.3g} to {trace.series.last:.2g}: it is gone from step {since} on, "
+        f"{last - since} of {last} steps train nothing ({kind} was stepped {calls} times)"
+    )
+    result = record.exam(EXAM)
+    trial = Experiment.of(result)
+    if result is None:
+        return lr_schedule_wrong.not_judged(
+            "whether the loss could still fall has not been tried", wants=EXAM
+        )
+    if trial is not None and trial.faithful and trial.has("highest rate"):
+        if not trial.wins("highest rate"):
+            return lr_schedule_wrong.clear(
+                f"{EXAM}: the highest rate does not lower the loss any further"
+            )
+        items.append(trial.evidence("highest rate", "the highest rate of the run"))
+        return lr_schedule_wrong.finding(*items, summary=summary, since_step=since)
+    reached = progress(record)
+    if reached is None or reached.learned or math.isnan(reached.last):
+        return lr_schedule_wrong.not_judged("whether the loss could still fall could not be tried")
+    return lr_schedule_wrong.finding(*items, grade="statistic", summary=summary, since_step=since)

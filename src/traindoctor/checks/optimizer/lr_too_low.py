@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import math
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.optimizer.base import Experiment, progress, rate_trace
+from traindoctor.record import Record
+
+EXAM = "experiment_rate_up"
+# Best gain of a higher rate over the run's own gain. Sick runs 12 to 63; sound but slow ones up to 5.7.
+GAIN_RATIO = 10.0
+# An update that moves the predictions by less than this many nats per position does nothing: 3e-8 in the
+# sick case, at least 1.3e-5 in healthy ones once warm-up is over.
+KL_NOTHING = 1e-6
+# Runs whose steps move the weights by this share or more are not short-stepped (healthy 8e-4 to 8e-3).
+LONG_ENOUGH = 5e-4
+
+
+@check(
+    code="OPT003",
+    slug="lr-too-low",
+    title="The learning rate is far too low: steps of many times the length learn as many times faster",
+    needs=["optim.lr"],
+    min_steps=20,
+)
+def lr_too_low(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Replays late steps of the run with 10 and 100 times the rate, beside the run as it was. It asks for a tenfold
+    gain, and looks at how little one update changes the predictions.
+    ## Why it matters
+    The run looks calm and healthy and would need weeks to get anywhere.
+    ## How to fix
+    Multiply the rate by 10 until the loss no longer falls faster; then go back by 3.
+    ## When it stays silent
+    While the rate still rises, at the end of a decay, when the run starts from trained weights (small steps are
+    customary there), and when a higher rate gains only a few times as much: a short step is not a wrong step.
+    """
+    trace = rate_trace(record)
+    if trace is None:
+        return lr_too_low.not_judged("the learning rate is not known")
+    if trace.rising:
+        return lr_too_low.clear("the rate is still rising")
+    if trace.decayed:
+        return lr_too_low.clear("the rate is at the end of a decay: its schedule is judged instead")
+    reached = progress(record)
+    ratio = record.get("update.ratio")
+    ratio_seen = ratio.tail(max(3, len(ratio) // 2)).median() if ratio is not None else math.nan
+    result = record.exam(EXAM)
+    if result is None:
+        if ratio_seen >= LONG_ENOUGH:
+            return lr_too_low.clear(f"steps move the weights by {ratio_seen:.1g} of their norm")
+        if reached is not None and reached.learned:
+            return lr_too_low.clear("the loss fell well under the level of token frequencies")
+        if (record.fact("optimizer.coverage") or {}).get("trained_before"):
+            return lr_too_low.not_judged("the run starts from trained weights")
+        if reached is None or not reached.finite:
+            return lr_too_low.not_judged("the loss is not finite")
+        return lr_too_low.not_judged("the same run at a higher rate has not been tried", wants=EXAM)
+    trial = Experiment.of(result)
+    if trial is None:
+        return lr_too_low.not_judged(f"the exam {EXAM} was not possible: {result.reason}")
+    if not trial.faithful or trial.control_blown:
+        return lr_too_low.not_judged("the replay does not follow the run")
+    if (record.fact("optimizer.coverage") or {}).get("trained_before"):
+        return lr_too_low.not_judged("the run starts from trained weights")
+    faster = [name for name in ("lr*10", "lr*100") if trial.wins(name)]
+    if not faster:
+        return lr_too_low.clear(f"{EXAM}: a higher rate does not learn faster")
+    best = max(faster, key=trial.gain)
+    own = max(trial.before - trial.control, trial.noise)
+    gains = trial.gain(best) / own
+    if gains < GAIN_RATIO:
+        return lr_too_low.clear(f"{EXAM}: a higher rate gains only {gains:.1f} times as much")
+    change = trial.extra.get("kl_per_update")
+    nothing = isinstance(change, float) and change < KL_NOTHING
+    items = [
+        trial.evidence(best, f"the rate times {best.removeprefix('lr*')}"),
+        evidence("gain at the higher rate over the run's own", gains, 1.0),
+    ]
+    if isinstance(change, float):
+        items.append(evidence("KL of one update, nats per position", change, step=trial.start))
+    return lr_too_low.finding(
+        *items,
+        grade="experiment" if nothing else "statistic",
+        summary=f"The learning rate ({trace.series.last:.3g}) is far too low: "
+        f"{best.removeprefix('lr*')} times of it gains {gains:.0f} times as much in {trial.steps} steps",
+        since_step=0,
+    )

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check
+from traindoctor.checks.optimizer.base import Experiment, progress
+from traindoctor.record import Record
+
+EXAM = "experiment_rate_down"
+# The rate is at its full height from the start if the first step has this share of the later ones'.
+FULL = 0.9
+# Share of a lower rate's gain that warm-up must bring to be the explanation (lr-too-high takes the rest).
+WARMUP_SHARE = 0.5
+
+
+@check(
+    code="OPT002",
+    slug="no-warmup",
+    title="The full learning rate from the first step breaks the run; with a warm-up the same rate is fine",
+    needs=["optim.lr"],
+    min_steps=8,
+)
+def no_warmup(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Replays the first steps with the rate rising over them to the same height, beside the run as it was.
+    ## Why it matters
+    Adam's second moment knows nothing at first, so the first steps are as long as the rate allows, in
+    whatever direction the first batches point.
+    ## How to fix
+    Let the rate rise linearly over the first few hundred steps (1 to 5 % of the run).
+    ## When it stays silent
+    If warm-up does not help from the same start on the same batches, or the rate already rises.
+    """
+    rate = record["optim.lr"].finite()
+    if len(rate) and rate.first < FULL * float(rate.values[: max(2, len(rate) // 2)].max()):
+        return no_warmup.clear("the rate rises from its first step on")
+    reached = progress(record)
+    result = record.exam(EXAM)
+    trial = Experiment.of(result)
+    if trial is None:
+        if reached is not None and (reached.learned or (result and not reached.broke)):
+            return no_warmup.clear("the loss falls from the start")
+        if result is not None:
+            return no_warmup.not_judged(f"the exam {EXAM} was not possible: {result.reason}")
+        return no_warmup.not_judged("a warm-up has not been tried", wants=EXAM)
+    if not trial.faithful:
+        return no_warmup.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
+    if not trial.wins("warmup"):
+        return no_warmup.clear(f"{EXAM}: a warm-up does not help")
+    if not trial.control_blown and trial.has("lr/3"):
+        gained = trial.gain("warmup") - (trial.before - trial.control)
+        possible = trial.gain("lr/3") - (trial.before - trial.control)
+        if gained < WARMUP_SHARE * possible:
+            return no_warmup.clear(f"{EXAM}: a lower rate helps much more than a warm-up")
+        if possible < trial.effect:
+            return no_warmup.clear(
+                f"{EXAM}: a lower rate does not help, so the first steps are not too long"
+            )
+    return no_warmup.finding(
+        trial.evidence("warmup", "a warm-up to the same rate"),
+        grade="experiment",
+        summary="The full rate from the first step breaks the run: with a warm-up to the same rate it reaches "
+        f"{trial.variants['warmup']:.3f}",
+        since_step=trial.start,
+    )

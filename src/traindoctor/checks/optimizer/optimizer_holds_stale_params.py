@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from typing import Any
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# Steps looked at before "never had a gradient" is said: an expert of a mixture may rest for a while, but it
+# is in the module tree and does not count here anyway.
+LOOKS = 4
+
+
+@check(
+    code="OPT006",
+    slug="optimizer-holds-stale-params",
+    title="The optimizer holds tensors that are no longer the model's",
+)
+def optimizer_holds_stale_params(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Looks, by identity and over the whole run, for parameters of the optimizer that are in no module that is
+    called and never have a gradient, while parameters of the model that do are in no optimizer: they were
+    replaced after the optimizer was built.
+    ## Why it matters
+    The new parameters never change, and nothing says so.
+    ## How to fix
+    Build the optimizer after the last change of the model: resizing embeddings, replacing heads, tying,
+    copying or re-creating the model.
+    ## When it stays silent
+    Experts that are not used (they are in the module tree), and old tensors in the optimizer while every
+    parameter of the model is there too.
+    """
+    coverage = record.fact("optimizer.coverage")
+    if not coverage:
+        return optimizer_holds_stale_params.not_judged("no optimizer of torch has stepped")
+    if coverage["looks"] < LOOKS:
+        return optimizer_holds_stale_params.not_judged("too few steps have been looked at")
+    stale, missing = coverage["stale"], coverage["missing"]
+    if not stale or not missing:
+        return optimizer_holds_stale_params.clear(
+            "every parameter of the optimizer is the model's or rests beside a complete set"
+        )
+    pairs = [(old, new) for new in missing for old in stale if _alike(old, new)]
+    if not pairs:
+        return optimizer_holds_stale_params.not_judged(
+            "parameters without use in the optimizer resemble none that it lacks"
+        )
+    old, new = pairs[0]
+    return optimizer_holds_stale_params.finding(
+        evidence(
+            "parameters of the optimizer in no module that is called", coverage["num_stale"], 0
+        ),
+        evidence("parameters of the model in no optimizer", coverage["num_missing"], 0),
+        evidence("their share of the gradient norm", coverage["missing_share"], 0.0),
+        summary=f"The optimizer holds a tensor of shape {tuple(old['shape'])} that the model no longer uses, "
+        f"in place of {new['name']} {tuple(new['shape'])}: the model was changed after the optimizer was built",
+        where=new["name"],
+        since_step=0,
+    )
+
+
+def _alike(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """The same shape but for one dimension: a vocabulary that grew, a head with more classes."""
+    a, b = old["shape"], new["shape"]
+    return len(a) == len(b) and sum(x != y for x, y in zip(a, b)) <= 1

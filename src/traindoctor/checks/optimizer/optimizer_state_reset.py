@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# Restarting a stage a few times is somebody's plan; this many losses of memory are a habit.
+RESETS = 4
+# Adam's second moment remembers about a thousand steps. Thrown away every 200 steps or more often it never
+# gets there; deliberate resets (restarts of adapters) are further apart.
+INTERVAL = 200
+
+
+@check(
+    code="OPT007",
+    slug="optimizer-state-reset",
+    title="The optimizer's moments are thrown away again and again",
+    needs=["optim.state_reset"],
+    min_steps=12,
+)
+def optimizer_state_reset(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Follows the state of a parameter: empty before a step though it was there after the last one, or with a step
+    count that goes back, it has been thrown away; the optimizer object may be a new one.
+    ## Why it matters
+    Momentum never builds up, and Adam takes a full-length step of pure noise after each loss.
+    ## How to fix
+    Build the optimizer once, before the loop, and keep it; do not reload an initial state inside the loop.
+    ## When it stays silent
+    A single restart, a state that was loaded to resume, optimizers without a state.
+    """
+    resets = record["optim.state_reset"]
+    lost = resets.where(lambda values: values > 0)
+    if len(lost) < RESETS:
+        return optimizer_state_reset.clear(f"the state was lost {len(lost)} times")
+    interval = float(np.median(np.diff(lost.steps)))
+    if interval > INTERVAL:
+        return optimizer_state_reset.clear(f"the state is renewed only every {interval:.0f} steps")
+    return optimizer_state_reset.finding(
+        evidence("steps that began with a lost state", len(lost), 0, step=int(lost.steps[0])),
+        evidence("steps between two losses", interval),
+        summary=f"The optimizer's state is thrown away every {interval:.0f} steps "
+        f"({len(lost)} times): its moments never fill",
+        since_step=int(lost.steps[0]),
+    )

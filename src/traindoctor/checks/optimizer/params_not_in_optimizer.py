@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# A parameter must have been seen with a gradient this often; optimizers may appear one after the other.
+LOOKS = 3
+
+
+@check(
+    code="OPT005",
+    slug="params-not-in-optimizer",
+    title="Trainable parameters get gradients but are in no optimizer",
+)
+def params_not_in_optimizer(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Compares, by identity, the parameters of the module trees that are trained with those that any optimizer
+    holds. A parameter that requires a gradient, gets one and is in no group stays at its initial value.
+    ## Why it matters
+    The loss falls to a plateau: the rest of the model learns around a random head or embedding.
+    ## How to fix
+    Give them to the optimizer (`optimizer.add_param_group({"params": module.parameters()})`, or build it after
+    the model is complete). If they are meant to be frozen, say so: `parameter.requires_grad_(False)`.
+    ## When it stays silent
+    Frozen parameters (LoRA bases), parameters of a second optimizer, averaged copies, experts not used yet.
+    """
+    coverage = record.fact("optimizer.coverage")
+    if not coverage:
+        return params_not_in_optimizer.not_judged("no optimizer of torch has stepped")
+    missing = [one for one in coverage["missing"] if one["looks_with_gradient"] >= LOOKS]
+    if not missing:
+        if coverage["looks"] < LOOKS:
+            return params_not_in_optimizer.not_judged("too few steps have been looked at")
+        return params_not_in_optimizer.clear(
+            f"all {coverage['trainable']} trainable parameters are in an optimizer"
+        )
+    names = ", ".join(one["name"] for one in missing[:3])
+    more = coverage["num_missing"] - 3
+    return params_not_in_optimizer.finding(
+        evidence(
+            "trainable parameters with a gradient in no optimizer", coverage["num_missing"], 0
+        ),
+        evidence("their share of the gradient norm", coverage["missing_share"], 0.0),
+        summary=f"{coverage['num_missing']} trainable parameters are in no optimizer and never change: "
+        f"{names}{f' and {more} more' if more > 0 else ''}",
+        where=missing[0]["name"],
+        since_step=0,
+    )

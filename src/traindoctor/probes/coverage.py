@@ -1,0 +1,197 @@
+"""Which trainable parameters the optimizer holds, by identity, over the whole run.
+
+Missing: trainable, in a module tree that is trained, with a gradient, in no optimizer. Stale: in an optimizer,
+never with a gradient, in no module tree that is called. `requires_grad` is the script's intention.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from traindoctor.events import BackwardBegin, Event, ForwardBegin, GradsCleared, StepBegin
+from traindoctor.probes.base import Cost
+from traindoctor.record import RecordWriter
+from traindoctor.replay.trees import ModuleTrees
+
+# Looked at often at first, where a fault of construction is decided, then now and then: experts that a
+# mixture uses rarely, stages that begin late.
+EAGER_STEPS = 10
+LATER_EVERY = 20
+# Names in the fact; the counts beside them are of all.
+NAMED = 12
+# A few values of each parameter say whether a script without an optimizer changes its weights itself.
+WATCHED_VALUES = 4
+
+
+class Coverage:
+    """The fact `optimizer.coverage`: missing, stale, doubled and frozen parameters."""
+
+    name: ClassVar[str] = "coverage"
+    gives: ClassVar[tuple[str, ...]] = ()
+    cost: ClassVar[Cost] = "free"
+    every: ClassVar[int] = 1
+    hears: ClassVar[tuple[type, ...]] = (
+        ForwardBegin,
+        GradsCleared,
+        BackwardBegin,
+        StepBegin,
+    )
+
+    def __init__(self) -> None:
+        self.trees = ModuleTrees()
+        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        self._with_gradient: dict[int, int] = {}
+        self._looks = 0
+        self._searched: set[int] = set()
+        self._held_elsewhere: set[int] = set()
+        self._steps = self._backwards = 0
+        self._first_values: list[Tensor] | None = None
+        self._weights_changed: bool | None = None
+        self._fact: dict[str, Any] | None = None
+        self._stepping_due = False
+        self._trained_before: bool | None = None
+
+    def on(self, event: Event, *, due: bool) -> None:
+        if isinstance(event, ForwardBegin):
+            if event.wants_grad:
+                self.trees.learn(event.module)
+        elif isinstance(event, GradsCleared):
+            if isinstance(event.owner, torch.optim.Optimizer):
+                self._learn(event.owner)
+        elif isinstance(event, BackwardBegin):
+            self._backwards += 1
+            if self._steps == 0 and (self._backwards == 1 or self._backwards % LATER_EVERY == 0):
+                self._watch_weights()
+        elif isinstance(event, StepBegin):
+            self._steps += 1
+            self._learn(event.optimizer)
+            if event.step < EAGER_STEPS or event.step % LATER_EVERY == 0:
+                self._look()
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if self._fact is not None:
+            record.fact("optimizer.coverage", self._fact)
+            self._fact = None
+        if self._stepping_due:
+            record.fact("optimizer.stepping", self.stepping())
+            self._stepping_due = False
+
+    def stepping(self) -> dict[str, Any]:
+        """For runs that never step: is there an optimizer at all, and do weights change without it?"""
+        return {
+            "optimizers": len(live_optimizers()) if self._steps == 0 else len(self._optimizers),
+            "steps": self._steps,
+            "backwards": self._backwards,
+            "weights_changed": self._weights_changed,
+        }
+
+    def _learn(self, optimizer: torch.optim.Optimizer) -> None:
+        known = self._optimizers.get(id(optimizer))
+        if known is None or known() is not optimizer:
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+
+    def _watch_weights(self) -> None:
+        parameters = [p for _, p in self.trees.parameters() if p.requires_grad]
+        values = [p.detach().flatten()[:WATCHED_VALUES].clone() for p in parameters]
+        if self._first_values is None:
+            self._first_values = values
+        elif len(values) == len(self._first_values):
+            pairs = zip(values, self._first_values)
+            changed = any(not torch.equal(a, b) for a, b in pairs if a.shape == b.shape)
+            self._weights_changed = changed
+        self._stepping_due = True
+
+    def _look(self) -> None:
+        self._looks += 1
+        held = [
+            parameter
+            for ref in self._optimizers.values()
+            if (optimizer := ref()) is not None
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        ]
+        held_ids = {id(p) for p in held}
+        if self._looks == 1:
+            self._trained_before = trained_before(self.trees.roots)
+        trained = list(self.trees.parameters())
+        in_trees = {id(p) for _, p in trained}
+        for parameter in (*held, *(p for _, p in trained)):
+            if parameter.grad is not None:
+                self._with_gradient[id(parameter)] = self._with_gradient.get(id(parameter), 0) + 1
+        missing = [
+            (name, p)
+            for name, p in trained
+            if p.requires_grad and id(p) not in held_ids and id(p) in self._with_gradient
+        ]
+        stale = [
+            p
+            for p in held
+            if p.requires_grad and id(p) not in in_trees and id(p) not in self._with_gradient
+        ]
+        missing = self._not_held_elsewhere(missing)
+        total = _norm([p.grad for _, p in trained if p.grad is not None]) if missing else 0.0
+        self._fact = {
+            "looks": self._looks,
+            "trainable": sum(p.requires_grad for _, p in trained),
+            "frozen": sum(not p.requires_grad for _, p in trained),
+            "held": len(held_ids),
+            "doubled": len(held) - len(held_ids),
+            "optimizers": len(self._optimizers),
+            "trained_before": self._trained_before,
+            "num_missing": len(missing),
+            "num_stale": len(stale),
+            "missing_share": _norm([p.grad for _, p in missing if p.grad is not None]) / total
+            if total
+            else 0.0,
+            "missing": [self._described(name, p) for name, p in missing[:NAMED]],
+            "stale": [self._described(None, p) for p in stale[:NAMED]],
+        }
+
+    def _described(self, name: str | None, parameter: Tensor) -> dict[str, Any]:
+        return {
+            "name": name,
+            "shape": list(parameter.shape),
+            "looks_with_gradient": self._with_gradient.get(id(parameter), 0),
+        }
+
+    def _not_held_elsewhere(self, missing: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+        """Without what an optimizer holds that has not stepped yet (a second player, a later stage)."""
+        new = {id(p) for _, p in missing} - self._searched
+        if new:
+            self._searched |= new
+            self._held_elsewhere |= new & {
+                id(p)
+                for optimizer in live_optimizers()
+                for group in optimizer.param_groups
+                for p in group["params"]
+            }
+        return [(name, p) for name, p in missing if id(p) not in self._held_elsewhere]
+
+
+def trained_before(roots: Iterable[torch.nn.Module]) -> bool | None:
+    """A normalisation's gain is constant when it is built; one that varies has been trained. None: no such."""
+    gains = [
+        module.weight.detach()
+        for root in roots
+        for module in root.modules()
+        if "norm" in type(module).__name__.lower()
+        and isinstance(getattr(module, "weight", None), Tensor)
+    ]
+    gains = [gain for gain in gains if gain.dim() == 1 and gain.numel() > 1]
+    return any(bool((gain != gain[0]).any()) for gain in gains) if gains else None
+
+
+def live_optimizers() -> list[torch.optim.Optimizer]:
+    """Every optimizer that exists; a walk over all objects, so asked only where the answer decides."""
+    return [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)]
+
+
+def _norm(tensors: Iterable[Tensor | None]) -> float:
+    parts = [t.detach().float().norm() for t in tensors if t is not None]
+    return float(torch.stack([p.to(parts[0].device) for p in parts]).norm()) if parts else 0.0

@@ -1,0 +1,93 @@
+"""How far a step moves the weights: parameter norm, update norm and their ratio, by layer and in all."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from traindoctor.events import Event, ForwardBegin, StepBegin, StepEnd
+from traindoctor.probes.base import Cost
+from traindoctor.record import RecordWriter
+from traindoctor.replay.trees import ModuleTrees
+
+# One copy of the parameters for the time of one step; larger models are not copied.
+MAX_BYTES = 1 << 30
+
+
+class Update:
+    """Norms of the parameters and of their change over one sampled step."""
+
+    name: ClassVar[str] = "update"
+    gives: ClassVar[tuple[str, ...]] = (
+        "param.norm",
+        "update.norm",
+        "update.ratio",
+        "update.rms",
+        "weight.rms",
+    )
+    cost: ClassVar[Cost] = "cheap"
+    every: ClassVar[int] = 10
+    hears: ClassVar[tuple[type, ...]] = (
+        ForwardBegin,
+        StepBegin,
+        StepEnd,
+    )
+
+    def __init__(self) -> None:
+        self.trees = ModuleTrees()
+        self._before: list[tuple[Tensor, Tensor]] = []
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._norms: tuple[Tensor, Tensor] | None = None
+        self._sizes: list[int] = []
+        self._names: list[str] = []
+
+    def on(self, event: Event, *, due: bool) -> None:
+        if isinstance(event, ForwardBegin) and event.wants_grad:
+            self.trees.learn(event.module)
+        elif isinstance(event, StepBegin) and due:
+            parameters = [
+                p
+                for group in event.optimizer.param_groups
+                for p in group["params"]
+                if p.requires_grad and p.numel() and not hasattr(p, "to_local")
+            ]
+            if parameters and sum(p.nbytes for p in parameters) <= MAX_BYTES:
+                self._optimizer = event.optimizer
+                self._before = [(p, p.detach().clone()) for p in parameters]
+        elif isinstance(event, StepEnd) and event.optimizer is self._optimizer:
+            before, self._before, self._optimizer = self._before, [], None
+            self._measure(before)
+
+    @torch.no_grad()
+    def _measure(self, before: list[tuple[Tensor, Tensor]]) -> None:
+        names = self.trees.names()
+        self._names = [names.get(id(p), f"parameter {i}") for i, (p, _) in enumerate(before)]
+        self._sizes = [p.numel() for p, _ in before]
+        old = [b.float() for _, b in before]
+        change = [p.detach().float() - b for (p, _), b in zip(before, old)]
+        device = change[0].device
+        self._norms = (
+            torch.stack([n.to(device) for n in torch._foreach_norm(old)]),
+            torch.stack([n.to(device) for n in torch._foreach_norm(change)]),
+        )
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if self._norms is None:
+            return
+        weights, updates = (norms.double().cpu() for norms in self._norms)
+        self._norms = None
+        param_norm, update_norm = float(weights.norm()), float(updates.norm())
+        record.scalars(
+            step,
+            {
+                "param.norm": param_norm,
+                "update.norm": update_norm,
+                "update.ratio": update_norm / param_norm if param_norm else math.inf,
+            },
+        )
+        root = torch.tensor(self._sizes, dtype=torch.float64).sqrt()
+        record.layers("weight.rms", step, self._names, (weights / root).numpy())
+        record.layers("update.rms", step, self._names, (updates / root).numpy())
