@@ -35,6 +35,7 @@ from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
 from traindoctor.replay.names import unwrap
 from traindoctor.replay.patient import Patient
+from traindoctor.replay.snapshot import Keeper
 
 __all__ = ["Watch", "silent"]
 
@@ -82,6 +83,7 @@ class Watch:
             if probe.cost != "free":
                 self.governor.add(probe.name, probe.every)
         self.taping = Taping(self.patient, self.governor) if replay else None
+        self.keeper = self.patient.snapshot = Keeper(self.names) if replay else None
         self._patches: Patches | None = None
         self._due: set[str] = self.governor.choose(0)
         self._costs: dict[str, float] = {}
@@ -159,6 +161,8 @@ class Watch:
             finish = getattr(probe, "finish", None)
             if finish is not None:
                 self._guarded(probe, finish, self._writer)
+        if self.keeper is not None:
+            self._writer.fact("snapshot", self.keeper.describe())
         self._write_totals()
         self._writer.fact("run.ended", status)
 
@@ -212,6 +216,8 @@ class Watch:
             self._backwards_in_step += 1
         if self.taping is not None:
             self.taping.on(event, self.step)
+        if self.keeper is not None:
+            self._tell_keeper(event)
         for probe in self._hearing(kind):
             self._tell(probe, event)
         if kind is StepEnd:
@@ -276,6 +282,14 @@ class Watch:
         if due:
             spent = (time.thread_time_ns() - began) * 1e-9
             self._costs[probe.name] = self._costs.get(probe.name, 0.0) + spent
+
+    def _tell_keeper(self, event: Event) -> None:
+        assert self.keeper is not None
+        try:
+            self.keeper.on(event, self.step)
+        except Exception as error:  # the same border as for probes
+            self._fault("snapshot", error)
+            self.keeper = self.patient.snapshot = None
 
     def _guarded(self, probe: Probe, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         try:

@@ -82,6 +82,7 @@ def run(
     substitute: Mapping[Ref, Tensor],
     indices: Mapping[InputSite, Tensor],
     batch: Sequence[Tensor] | Mapping[Ref, Tensor] | None,
+    random: Mapping[str, Tensor] | None,
     look_through: bool,
     opaque_functions: bool,
     gradients: bool,
@@ -99,7 +100,10 @@ def run(
     if batch is not None:
         runner.put_batch(batch)
     runner.put_leaves(parameters)
+    runner.own_random = random is None
     with quiet(), _restored():
+        for device, state in (random or {}).items():
+            set_random_state(device, state)
         kept = runner.run(ops, {*(ref for ref in roots if ref is not None), *want})
         made = []
         for root in tape.roots:
@@ -138,6 +142,8 @@ class _Runner:
         self.gradients = gradients
         self.substitute = substitute
         self.indices: dict[Op, Tensor] = {}
+        self.own_random = True
+        """Each op draws from the state it had; else all draw on from the one that was given."""
         self.leaves: dict[str, Tensor] = {}
         self.env: dict[Ref, Tensor] = {}
         self.called: dict[FunctionCall, Any] = {}
@@ -248,11 +254,8 @@ class _Runner:
         else:
             enabled = op.grad_enabled
         torch.set_grad_enabled(enabled)
-        for device, state in op.rng:
-            if device == "cpu":
-                torch.set_rng_state(state)
-            else:
-                torch.cuda.set_rng_state(state, device)
+        for device, state in op.rng if self.own_random else ():
+            set_random_state(device, state)
         if self.dtype is None and not op.synthetic:
             self.set_autocast(op)
 
@@ -289,6 +292,13 @@ class _Runner:
         torch.set_grad_enabled(self.gradients and call.differentiable)
         result = call.cls.apply(*args, **kwargs)  # type: ignore[attr-defined]
         self.called[call] = result if isinstance(result, tuple | list) else (result,)
+
+
+def set_random_state(device: str, state: Tensor) -> None:
+    if device == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.cuda.set_rng_state(state, device)
 
 
 def _call_arguments(op: Op) -> Any:

@@ -1,0 +1,143 @@
+"""Puts the data of another step into a tape: which tensor of the tape came from where in the step.
+
+A tape knows its data as tensors; a step's log knows tensors by where they were seen. They are joined by value on
+the taped steps: the same shape, dtype and numbers there, and on every other step that was taped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.replay.ops import Op, Ref, refs_in
+from traindoctor.replay.snapshot import Source, StepLog
+from traindoctor.replay.tape import StepTape
+
+# Where a value may be looked up in a log, the surest first: what the model was called with.
+ORDER = {"forward": 0, "loss": 1, "tokens": 2, "batch": 3}
+
+
+@dataclass
+class DataMap:
+    """For each tensor of a tape's data: its source in a log, or None for one that never changes."""
+
+    tape: StepTape
+    data: dict[Ref, Source | None]
+    made: dict[Ref, Source]
+    """Values made on the tape from data that has no source of its own, and are put in after they are made."""
+
+    def fits(self, log: StepLog) -> bool:
+        """The log has every source, in the shape that was taped."""
+        shapes = [(s, self.tape.geometry[r.index].size) for r, s in self._sources()]
+        return all(s in log.data and tuple(log.data[s].shape) == size for s, size in shapes)
+
+    def _sources(self) -> Iterable[tuple[Ref, Source]]:
+        yield from ((ref, source) for ref, source in self.data.items() if source is not None)
+        yield from self.made.items()
+
+    def batch(self, log: StepLog) -> dict[Ref, Tensor]:
+        return {ref: log.data[source] for ref, source in self.data.items() if source is not None}
+
+    def substitute(self, log: StepLog) -> dict[Ref, Tensor]:
+        return {ref: log.data[source] for ref, source in self.made.items()}
+
+
+def map_data(
+    tape: StepTape, log: StepLog, others: Sequence[tuple[StepTape, StepLog]] = ()
+) -> DataMap:
+    """Raises ReplayError where some data of the step cannot be followed to other steps."""
+    others = [(t, l) for t, l in others if t is not tape and _alike(t, tape)]
+    data: dict[Ref, Source | None] = {}
+    lost: list[Ref] = []
+    for number, ref in enumerate(tape.data):
+        pairs = [(tape.constants[ref], log)]
+        pairs += [(t.constants[t.data[number]], l) for t, l in others]
+        source = _source(pairs)
+        if source is not None:
+            data[ref] = source
+        elif others and all(_equal(pairs[0][0], value) for value, _ in pairs[1:]):
+            data[ref] = None
+        else:
+            lost.append(ref)
+    made = _made(tape, log) if lost else {}
+    reaching = _reach_roots(tape, lost, made)
+    if reaching:
+        shape = tuple(tape.geometry[reaching[0].index].size)
+        raise ReplayError(
+            f"a tensor of the data of shape {shape} could not be followed to other steps: it is no argument of "
+            "a module, target of a loss or part of a DataLoader's batch"
+        )
+    return DataMap(tape, data, made)
+
+
+def _alike(one: StepTape, other: StepTape) -> bool:
+    """The same data in the same order."""
+    return len(one.data) == len(other.data) and all(
+        one.geometry[a.index].size == other.geometry[b.index].size
+        for a, b in zip(one.data, other.data)
+    )
+
+
+def _source(pairs: Sequence[tuple[Tensor, StepLog]]) -> Source | None:
+    value, log = pairs[0]
+    candidates = sorted(log.data.items(), key=lambda item: (ORDER[item[0][0]], item[0]))
+    for source, seen in candidates:
+        if _equal(value, seen) and all(
+            source in l.data and _equal(v, l.data[source]) for v, l in pairs[1:]
+        ):
+            return source
+    return None
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+        return False
+    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _made(tape: StepTape, log: StepLog) -> dict[Ref, Source]:
+    """Values inside the tape that a log has seen: `y.view(-1)` that became a loss function's target."""
+    found: dict[Ref, Source] = {}
+    seen = [(s, t) for s, t in log.data.items() if s[0] in ("loss", "tokens")]
+    for op in tape.ops:
+        if op.index is None:
+            continue
+        for source, tensor in seen:
+            if _equal(op.index, tensor):
+                for ref in refs_in((op.args, op.kwargs)):
+                    geometry = tape.geometry[ref.index]
+                    if geometry.size == tuple(tensor.shape) and ref in tape.producer:
+                        if _is_integer(tape, ref, op, tensor):
+                            found.setdefault(ref, source)
+                break
+    return found
+
+
+def _is_integer(tape: StepTape, ref: Ref, op: Op, tensor: Tensor) -> bool:
+    """The index argument of the op: its place is known by shape, unless logits have the same shape."""
+    same = [
+        r
+        for r in refs_in((op.args, op.kwargs))
+        if tape.geometry[r.index].size == tuple(tensor.shape)
+    ]
+    return len(same) == 1 and same[0] == ref
+
+
+def _reach_roots(tape: StepTape, lost: Sequence[Ref], made: Mapping[Ref, Source]) -> list[Ref]:
+    """Those of `lost` whose values get to the loss although `made` is put in."""
+    roots = {root.ref for root in tape.roots if root.ref is not None}
+    reaching = []
+    for start in lost:
+        touched = {start}
+        for op in tape.ops:
+            if any(ref in touched for ref in op.inputs):
+                touched.update(
+                    r for r in (*op.outputs, *op.writes) if r is not None and r not in made
+                )
+        if touched & roots:
+            reaching.append(start)
+    return reaching

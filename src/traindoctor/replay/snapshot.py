@@ -1,0 +1,275 @@
+"""What is needed to run K steps of the run again: weights and optimizer state at a step, and the batches after it.
+
+Two snapshots are kept, of step 0 and of a recent step, each with the batches of the steps that follow it. All
+are copies, within a bound that is stated in the record; a run that would exceed it is told why it has none.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.events import (
+    BackwardBegin,
+    BatchFetched,
+    Clipped,
+    Event,
+    ForwardBegin,
+    GradsCleared,
+    LossCalled,
+    StepBegin,
+    TokensEmbedded,
+)
+from traindoctor.replay.clone import copy_state, group_settings
+from traindoctor.replay.names import Names, local
+from traindoctor.replay.ops import nbytes, tensors_in
+
+# Steps replayed from step 0, and the later batches that judge them.
+FIRST_STEPS = 40
+LATER_STEPS = 20
+HELD_OUT = 6
+# A recent snapshot every 50 steps, or every tenth of the run where that is more.
+EVERY = 50
+# Copies of one snapshot, and of the batches of one.
+MAX_BYTES = 512 << 20
+MAX_BATCH_BYTES = 256 << 20
+
+# Where in a step a tensor of the data was seen: event, number of that event in the step, place in it.
+Source = tuple[str, int, int]
+
+
+@dataclass
+class StepLog:
+    """What one step worked on and was told: copies of its data, rates, clipping."""
+
+    step: int
+    data: dict[Source, Tensor] = field(default_factory=dict)
+    random: dict[str, Tensor] = field(default_factory=dict)
+    """Random state of each device at the first forward pass."""
+    losses: list[Tensor] = field(default_factory=list)
+    """Roots of the backward passes."""
+    scale: float = 1.0
+    token_losses: list[Tensor] = field(default_factory=list)
+    """What torch's loss functions gave, where they average."""
+    settings: list[dict[str, Any]] = field(default_factory=list)
+    """Of each parameter group at the step."""
+    clips: list[tuple[str, float, tuple[str, ...]]] = field(default_factory=list)
+    """Kind, limit and the names of the clipped parameters; those after the last backward pass."""
+    num_optimizers: int = 0
+    cleared: bool = False
+    """zero_grad was called since the step before."""
+    bytes: int = 0
+
+    @property
+    def loss(self) -> float:
+        return sum(float(loss) for loss in self.losses) / self.scale if self.losses else math.nan
+
+    @property
+    def token_loss(self) -> float:
+        """Mean over the step's calls of the loss function; NaN where none was seen."""
+        if not self.token_losses:
+            return math.nan
+        return sum(float(loss) for loss in self.token_losses) / len(self.token_losses)
+
+
+@dataclass
+class Snapshot:
+    """The run just before the optimizer's step `step`, and the logs of this step and those after it."""
+
+    step: int
+    parameters: dict[str, Tensor]
+    kind: type[torch.optim.Optimizer]
+    attributes: dict[str, Any]
+    """The optimizer's own attributes, for optimizers that keep more than groups and state."""
+    groups: list[list[str]]
+    """Names of the parameters of each group."""
+    settings: list[dict[str, Any]]
+    state: list[list[Mapping[str, Any]]]
+    wanted: int
+    logs: list[StepLog] = field(default_factory=list)
+    bytes: int = 0
+    memo: dict[Any, Any] = field(default_factory=dict)
+    """Controls that were already run, for the next experiment from here."""
+
+    @property
+    def complete(self) -> bool:
+        return len(self.logs) >= self.wanted
+
+    @property
+    def sound(self) -> bool:
+        """Its losses are finite: from a broken state an experiment proves nothing."""
+        return bool(self.logs) and all(math.isfinite(log.loss) for log in self.logs[:3])
+
+
+class Keeper:
+    """Listens to the run and keeps two snapshots. `first` is of step 0; `late` the last that is complete."""
+
+    def __init__(self, names: Names, *, max_bytes: int = MAX_BYTES) -> None:
+        self.names = names
+        self.max_bytes = max_bytes
+        self.first: Snapshot | None = None
+        self.late: Snapshot | None = None
+        self.refusal: str | None = None
+        self._growing: Snapshot | None = None
+        self._log: StepLog | None = None
+        self._seen: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+        self._counts: dict[str, int] = {}
+        self._clip_names: dict[tuple[int, ...], tuple[str, ...]] = {}
+
+    @property
+    def bytes(self) -> int:
+        kept = {id(s): s for s in (self.first, self.late, self._growing) if s is not None}
+        return sum(s.bytes + sum(log.bytes for log in s.logs) for s in kept.values())
+
+    def describe(self) -> dict[str, Any]:
+        """For the record: what is kept, what it takes and what it may take."""
+        kept = [s for s in (self.first, self.latest) if s is not None]
+        return {
+            "steps": [s.step for s in kept],
+            "batches": [len(s.logs) for s in kept],
+            "bytes": self.bytes,
+            "bound_bytes": 3 * (self.max_bytes + MAX_BATCH_BYTES),
+            "refusal": self.refusal,
+        }
+
+    @property
+    def latest(self) -> Snapshot | None:
+        """The most recent sound snapshot that can be used, complete or nearly so."""
+        growing = self._growing
+        if growing is not None and len(growing.logs) >= growing.wanted - LATER_STEPS // 4:
+            if growing.sound:
+                return growing
+        return self.late
+
+    def on(self, event: Event, step: int) -> None:
+        """Every event of the run. Steps that no snapshot wants cost a comparison."""
+        if self.refusal is not None or not self._wants(step):
+            return
+        if self._log is None or self._log.step != step:
+            self._log = StepLog(step)
+            self._seen.clear()
+            self._counts.clear()
+        log = self._log
+        if isinstance(event, ForwardBegin):
+            if torch.is_grad_enabled():
+                if event.wants_grad and not log.random:
+                    log.random = random_states(event.args, event.kwargs)
+                self._keep(log, "forward", (event.args, event.kwargs))
+        elif isinstance(event, LossCalled):
+            if event.wants_grad:
+                self._keep(log, "loss", event.target)
+                if event.reduction == "mean":
+                    log.token_losses.append(event.output.detach().clone())
+        elif isinstance(event, TokensEmbedded):
+            if event.wants_grad:
+                self._keep(log, "tokens", event.index)
+        elif isinstance(event, BatchFetched):
+            self._keep(log, "batch", event.batch)
+        elif isinstance(event, BackwardBegin):
+            log.scale = event.scale
+            log.losses += [root.detach().sum().clone() for root in event.roots]
+            log.clips.clear()
+        elif isinstance(event, Clipped):
+            log.clips.append((event.kind, event.limit, self._names_of(event)))
+        elif isinstance(event, GradsCleared):
+            log.cleared = True
+        elif isinstance(event, StepBegin):
+            self._stepped(log, event.optimizer)
+
+    def _wants(self, step: int) -> bool:
+        if step == 0 or step % self._interval(step) == 0:
+            return True
+        return any(s is not None and not s.complete for s in (self.first, self._growing))
+
+    def _interval(self, step: int) -> int:
+        return max(EVERY, step // 10 // EVERY * EVERY)
+
+    def _keep(self, log: StepLog, kind: str, tree: Any) -> None:
+        number = self._counts[kind] = self._counts.get(kind, -1) + 1
+        for place, tensor in enumerate(tensors_in(_plain(tree))):
+            # Values that hang on parameters are the replay's to make.
+            if tensor.requires_grad or isinstance(tensor, torch.nn.Parameter):
+                continue
+            known = self._seen.get(id(tensor))
+            if known is None or known[0]() is not tensor:
+                log.bytes += nbytes(tensor)
+                if log.bytes * (FIRST_STEPS + HELD_OUT) > MAX_BATCH_BYTES:
+                    self.refusal = "the batches are too large to keep"
+                    self.first = self._growing = self.late = None
+                    return
+                known = (weakref.ref(tensor), local(tensor).detach().clone())
+                self._seen[id(tensor)] = known
+            log.data[kind, number, place] = known[1]
+
+    def _names_of(self, event: Clipped) -> tuple[str, ...]:
+        key = tuple(map(id, event.parameters))
+        if key not in self._clip_names:
+            self._clip_names[key] = tuple(self.names.of(p) for p in event.parameters)
+        return self._clip_names[key]
+
+    def _stepped(self, log: StepLog, optimizer: torch.optim.Optimizer) -> None:
+        log.num_optimizers += 1
+        if log.num_optimizers > 1:
+            return
+        log.settings = [group_settings(group) for group in optimizer.param_groups]
+        if log.step == 0:
+            self.first = self._take(log.step, optimizer, FIRST_STEPS + HELD_OUT)
+        elif log.step % self._interval(log.step) == 0:
+            if self._growing is not None and self._growing.complete and self._growing.sound:
+                self.late = self._growing
+            self._growing = self._take(log.step, optimizer, LATER_STEPS + HELD_OUT)
+        for snapshot in (self.first, self._growing):
+            if snapshot is not None and not snapshot.complete:
+                snapshot.logs.append(log)
+
+    def _take(self, step: int, optimizer: torch.optim.Optimizer, wanted: int) -> Snapshot | None:
+        """Copies. None, with the reason, where the bound does not allow it."""
+        parameters = {name: p for name, p in self.names.parameters() if p.requires_grad}
+        groups = []
+        for group in optimizer.param_groups:
+            groups.append([self.names.of(p) for p in group["params"]])
+            parameters |= dict(zip(groups[-1], group["params"]))
+        size = sum(nbytes(local(p)) for p in parameters.values())
+        size += sum(nbytes(t) for state in optimizer.state.values() for t in tensors_in(state))
+        if size > self.max_bytes:
+            limit = self.max_bytes >> 20
+            self.refusal = f"a snapshot would take {size >> 20} MiB, the bound is {limit} MiB"
+            return None
+        own = {key: v for key, v in vars(optimizer).items() if key not in ("state", "param_groups")}
+        return Snapshot(
+            step=step,
+            parameters={name: local(p).detach().clone() for name, p in parameters.items()},
+            kind=type(optimizer),
+            attributes=own,
+            groups=groups,
+            settings=[group_settings(group) for group in optimizer.param_groups],
+            state=[
+                [copy_state(optimizer.state.get(p, {})) for p in group["params"]]
+                for group in optimizer.param_groups
+            ],
+            wanted=wanted,
+            bytes=size,
+        )
+
+
+def random_states(*trees: Any) -> dict[str, Tensor]:
+    """Of the CPU and of the devices that the tensors are on."""
+    states = {"cpu": torch.get_rng_state()}
+    for device in {str(t.device) for t in tensors_in(trees) if t.is_cuda}:
+        states[device] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _plain(tree: Any) -> Any:
+    """Batches come as mappings of many kinds (BatchEncoding, dataclasses of tensors)."""
+    if isinstance(tree, Mapping) and not isinstance(tree, dict):
+        return dict(tree)
+    if hasattr(tree, "data") and isinstance(getattr(tree, "data", None), dict):
+        return tree.data
+    return tree
