@@ -6,7 +6,16 @@ import importlib
 from typing import Any
 
 # exam -> module of traindoctor.exams; the module's `exam` attribute of the same name is the Exam
-EXAMS: dict[str, str] = {}
+EXAMS: dict[str, str] = {
+    "experiment_rate_down": "counterfactual",
+    "experiment_rate_up": "counterfactual",
+    "experiment_schedule": "counterfactual",
+    "experiment_decay": "counterfactual",
+    "experiment_decay_start": "counterfactual",
+    "experiment_clip": "counterfactual",
+    "experiment_adam": "counterfactual",
+    "experiment_loss_scale": "counterfactual",
+}
 
 
 def load(name: str) -> Any:

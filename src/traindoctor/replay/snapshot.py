@@ -127,6 +127,12 @@ class Keeper:
         kept = {id(s): s for s in (self.first, self.late, self._growing) if s is not None}
         return sum(s.bytes + sum(log.bytes for log in s.logs) for s in kept.values())
 
+    @property
+    def logs(self) -> dict[int, StepLog]:
+        """Every step whose data were kept."""
+        kept = [s for s in (self.first, self.late, self._growing) if s is not None]
+        return {log.step: log for s in kept for log in s.logs}
+
     def describe(self) -> dict[str, Any]:
         """For the record: what is kept, what it takes and what it may take."""
         kept = [s for s in (self.first, self.latest) if s is not None]

@@ -1,0 +1,193 @@
+"""Experiments: K steps of the run again with one thing changed, beside the run as it was.
+
+The control repeated with its batches in two other orders gives the noise. All are judged by the averaged last
+weights on batches that come later. Numbers only: what they mean is the checks' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from traindoctor.errors import ReplayError
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.snapshot import FIRST_STEPS, LATER_STEPS
+from traindoctor.replay.trial import Change, Plan
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+
+# Controls in another order of batches: the noise of the experiment.
+PERMUTED = 2
+# A first variant that is no better by this much ends the experiment: there is nothing to measure noise for.
+WORTH = 0.02
+# Warm-up over three quarters of the steps; the last quarter runs at the full rate.
+WARMUP_SHARE = 0.75
+USUAL_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
+
+
+def first_plan(patient: Patient) -> Plan:
+    keeper = _keeper(patient)
+    if keeper.first is None:
+        raise NotApplicable("no snapshot of step 0 was kept")
+    return Plan.of(keeper.first, patient.tapes, keeper.logs, steps=FIRST_STEPS)
+
+
+def late_plan(patient: Patient) -> Plan:
+    """From the latest sound snapshot; a short run has only that of step 0."""
+    keeper = _keeper(patient)
+    snapshot = keeper.latest or keeper.first
+    if snapshot is None:
+        raise NotApplicable("no snapshot was kept")
+    if not snapshot.sound:
+        raise NotApplicable("the snapshot's losses are not finite")
+    return Plan.of(snapshot, patient.tapes, keeper.logs, steps=LATER_STEPS)
+
+
+def _keeper(patient: Patient) -> Any:
+    keeper = patient.snapshot
+    if keeper is None:
+        raise NotApplicable("the run was watched without replay")
+    if keeper.refusal is not None:
+        raise NotApplicable(keeper.refusal)
+    return keeper
+
+
+def compare(plan: Plan, changes: Mapping[str, Change], *, promising: int = 1) -> dict[str, Any]:
+    """Control and variants. After the first `promising` variants, none of them better, the rest is spared."""
+    control = plan.control()
+    before = plan.before()
+    variants: dict[str, Any] = {}
+    for name, change in changes.items():
+        if len(variants) == promising and not control.blown:
+            if not any(_helps(one, control.judged) for one in variants.values()):
+                break
+        variants[name] = plan.run(change).values()
+    worth = control.blown or any(_helps(one, control.judged) for one in variants.values())
+    return {
+        "start": plan.snapshot.step,
+        "steps": plan.steps,
+        "before": before,
+        "control": control.values(),
+        "permuted": [trial.values() for trial in plan.permuted(PERMUTED)] if worth else [],
+        "variants": variants,
+        "fidelity": plan.fidelity(control),
+        "unit": plan.unit,
+    }
+
+
+def _helps(variant: Mapping[str, Any], control: float) -> bool:
+    return bool(variant["loss"] < control - WORTH * min(1.0, abs(control)))
+
+
+def warm_up(steps: int) -> Change:
+    rising = max(1, round(WARMUP_SHARE * steps))
+    return Change(rate=lambda position: min(1.0, (position + 1) / rising))
+
+
+@exam(
+    name="experiment_rate_down",
+    title="The first steps again with a lower rate, and with a warm-up",
+    cost=6 * (FIRST_STEPS + 6),
+)
+def experiment_rate_down(patient: Patient) -> dict[str, Any]:
+    plan = first_plan(patient)
+    changes = {
+        "lr/3": Change(rate=lambda _: 1 / 3),
+        "lr/10": Change(rate=lambda _: 0.1),
+        "warmup": warm_up(plan.steps),
+    }
+    return compare(plan, changes)
+
+
+@exam(
+    name="experiment_rate_up",
+    title="Late steps again with a higher rate",
+    cost=5 * (LATER_STEPS + 6),
+)
+def experiment_rate_up(patient: Patient) -> dict[str, Any]:
+    plan = late_plan(patient)
+    changes = {
+        "lr*10": Change(rate=lambda _: 10.0),
+        "lr*100": Change(rate=lambda _: 100.0),
+    }
+    values = compare(plan, changes, promising=2)
+    try:
+        values["kl_per_update"] = plan.update_kl()
+    except ReplayError:
+        values["kl_per_update"] = None
+    return values
+
+
+@exam(
+    name="experiment_schedule",
+    title="Late steps again with the highest rate of the run",
+    cost=4 * (LATER_STEPS + 6),
+)
+def experiment_schedule(patient: Patient) -> dict[str, Any]:
+    plan = late_plan(patient)
+    peak = max(_rates(patient), default=0.0)
+    if peak <= 0:
+        raise NotApplicable("the rates of the run are not known")
+    return compare(plan, {"highest rate": Change(absolute_rate=peak)})
+
+
+def _rates(patient: Patient) -> Iterator[float]:
+    for log in _keeper(patient).logs.values():
+        for settings in log.settings:
+            if "lr" in settings:
+                yield float(settings["lr"])
+
+
+@exam(
+    name="experiment_decay",
+    title="Late steps again without weight decay",
+    cost=4 * (LATER_STEPS + 6),
+)
+def experiment_decay(patient: Patient) -> dict[str, Any]:
+    return compare(late_plan(patient), {"no decay": Change(settings={"weight_decay": 0.0})})
+
+
+@exam(
+    name="experiment_decay_start",
+    title="The first steps again without weight decay",
+    cost=4 * (FIRST_STEPS + 6),
+)
+def experiment_decay_start(patient: Patient) -> dict[str, Any]:
+    return compare(first_plan(patient), {"no decay": Change(settings={"weight_decay": 0.0})})
+
+
+@exam(
+    name="experiment_clip",
+    title="Late steps again with a wider clip limit",
+    cost=5 * (LATER_STEPS + 6),
+)
+def experiment_clip(patient: Patient) -> dict[str, Any]:
+    plan = late_plan(patient)
+    if not any(log.clips for log in plan.train):
+        raise NotApplicable("no step of the plan is clipped")
+    changes = {"limit*10": Change(limit=10.0), "limit*100": Change(limit=100.0)}
+    return compare(plan, changes, promising=2)
+
+
+@exam(
+    name="experiment_adam",
+    title="The first steps again with Adam's usual settings",
+    cost=4 * (FIRST_STEPS + 6),
+)
+def experiment_adam(patient: Patient) -> dict[str, Any]:
+    change = Change(settings=USUAL_ADAM, fresh_state=True)
+    return compare(first_plan(patient), {"usual Adam settings": change})
+
+
+@exam(
+    name="experiment_loss_scale",
+    title="The first steps again with the loss divided by the number of backward passes",
+    cost=4 * (FIRST_STEPS + 6),
+)
+def experiment_loss_scale(patient: Patient) -> dict[str, Any]:
+    plan = first_plan(patient)
+    passes = len(plan.tape.roots)
+    if passes < 2:
+        raise NotApplicable("a step has one backward pass")
+    return compare(plan, {"loss/n": Change(loss=1 / passes, fresh_state=True)}) | {"passes": passes}

@@ -1,0 +1,302 @@
+"""K steps of the run again, with at most one thing changed: the engine of the experiments.
+
+    plan = Plan.of(snapshot, tapes)
+    control = plan.run(Change())
+    variant = plan.run(Change(rate=lambda k: 0.1))
+
+Every run starts from the snapshot's weights and optimizer state, takes the script's own batches, random states,
+rates and clipping step by step, and is judged by the loss of its averaged last weights on the batches that follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.replay.batches import DataMap, map_data
+from traindoctor.replay.clone import OptimizerClone
+from traindoctor.replay.ops import Ref
+from traindoctor.replay.quiet import quiet
+from traindoctor.replay.snapshot import HELD_OUT, Snapshot, StepLog
+from traindoctor.replay.tape import StepTape
+
+# Fewer steps than this show nothing, whatever is changed.
+MIN_STEPS = 10
+# The last iterates whose mean is judged: it takes out what annealing alone brings.
+AVERAGED = 10
+# A loss at this many times its start (plus a nat) will not come back within the experiment.
+BLOWN = 2.0
+# Settings that schedules move along with the rate.
+SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
+
+
+def unchanged(position: int) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs from the run: factors on rate and clip limit by position, settings put over the groups'."""
+
+    rate: Callable[[int], float] = unchanged
+    absolute_rate: float | None = None
+    """The rate itself, for every group in proportion to its own peak."""
+    limit: float = 1.0
+    loss: float = 1.0
+    """A factor on the gradients, as a factor on the loss gives."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fresh_state: bool = False
+
+
+@dataclass
+class Trial:
+    """One replayed run of K steps."""
+
+    losses: list[float]
+    judged: float
+    """Mean loss of the averaged last weights on the later batches; NaN where the run blew up."""
+    blown: bool
+
+    def values(self) -> dict[str, Any]:
+        """For the record."""
+        shown = self.losses[:: max(1, len(self.losses) // 10)]
+        return {"loss": self.judged, "blown": self.blown, "losses": [round(x, 5) for x in shown]}
+
+
+@dataclass
+class Plan:
+    """A snapshot with the tape that its steps are replayed on, and where their data goes."""
+
+    snapshot: Snapshot
+    tape: StepTape
+    data: DataMap
+    train: list[StepLog]
+    held_out: list[StepLog]
+    unit: float
+    """The step's root over its loss in nats per target: 8 for eight micro-batches that are not divided."""
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        tapes: Mapping[int, StepTape],
+        logs: Mapping[int, StepLog],
+        *,
+        steps: int,
+    ) -> Plan:
+        """Raises ReplayError with the reason where this run cannot be repeated.
+
+        `logs` are all that were kept: the data is followed on the taped steps among them.
+        """
+        if any(log.num_optimizers > 1 for log in snapshot.logs):
+            raise ReplayError("several optimizers step in one step")
+        tape, log = _tape_for(snapshot, tapes, logs)
+        others = [(t, logs[s]) for s, t in tapes.items() if s in logs]
+        data = map_data(tape, log, others)
+        usable = [one for one in snapshot.logs if data.fits(one)]
+        if len(usable) < MIN_STEPS + HELD_OUT:
+            raise ReplayError(
+                f"only {len(usable)} of {len(snapshot.logs)} kept batches have the shape of the taped one"
+            )
+        steps = min(steps, len(usable) - HELD_OUT)
+        missing = {n for group in snapshot.groups for n in group} - set(snapshot.parameters)
+        if missing:
+            raise ReplayError(f"{missing.pop()} is not in the snapshot")
+        token = log.token_loss
+        unit = log.loss / token if math.isfinite(token) and token > 0 and log.loss > 0 else 1.0
+        return cls(snapshot, tape, data, usable[:steps], usable[steps : steps + HELD_OUT], unit)
+
+    @property
+    def steps(self) -> int:
+        return len(self.train)
+
+    @property
+    def peak(self) -> list[float]:
+        """The highest rate of each group in the plan's steps."""
+        return [
+            max(float(log.settings[i].get("lr", math.nan)) for log in self.train)
+            for i in range(len(self.snapshot.groups))
+        ]
+
+    def before(self) -> float:
+        """The loss on the later batches at the snapshot, before any step."""
+        key = ("before", self.steps)
+        if key not in self.snapshot.memo:
+            self.snapshot.memo[key] = self._judge(self.snapshot.parameters)
+        return float(self.snapshot.memo[key])
+
+    def control(self, order: Sequence[int] | None = None) -> Trial:
+        """The run as it was; with another order of its batches, a measure of the noise."""
+        key = ("control", self.steps, None if order is None else tuple(order))
+        if key not in self.snapshot.memo:
+            self.snapshot.memo[key] = self.run(Change(), order)
+        return self.snapshot.memo[key]  # type: ignore[no-any-return]
+
+    def permuted(self, count: int) -> list[Trial]:
+        generator = torch.Generator().manual_seed(0)
+        orders = [torch.randperm(self.steps, generator=generator).tolist() for _ in range(count)]
+        return [self.control(order) for order in orders]
+
+    def fidelity(self, control: Trial) -> float:
+        """The largest difference between the control's losses and the script's own, in nats.
+
+        Counted up to the first step that had to be left out: from there on the replay is another run.
+        """
+        worst = 0.0
+        for position, (log, loss) in enumerate(zip(self.train, control.losses)):
+            if log.step != self.snapshot.step + position:
+                break
+            own = log.loss / self.unit
+            if math.isfinite(own) and own < BLOWN * abs(self.train[0].loss / self.unit) + 1:
+                worst = max(worst, abs(own - loss))
+        return worst
+
+    def run(self, change: Change, order: Sequence[int] | None = None) -> Trial:
+        """K steps. Rates and clipping go by position, data and random state by the batch."""
+        parameters = {name: p.clone() for name, p in self.snapshot.parameters.items()}
+        clone = self._optimizer(parameters, change)
+        total: dict[str, Tensor] = {}
+        losses: list[float] = []
+        tail = min(AVERAGED, max(1, self.steps // 4))
+        for position in range(self.steps):
+            log = self.train[position]
+            batch = self.train[order[position]] if order is not None else log
+            loss, gradients = self._gradients(parameters, batch)
+            losses.append(loss)
+            if not math.isfinite(loss) or loss > BLOWN * max(losses[0], 0.0) + 1.0:
+                return Trial(losses, math.nan, True)
+            self._step(clone, gradients, log, position, change)
+            if position >= self.steps - tail:
+                for name, p in parameters.items():
+                    total[name] = total[name] + p.detach() if name in total else p.detach().clone()
+        judged = self._judge({name: summed / tail for name, summed in total.items()})
+        return Trial(losses, judged, not math.isfinite(judged))
+
+    def update_kl(self) -> float | None:
+        """KL(before || after) of the run's own first update, nats per position; None without class logits."""
+        sites = [s for s in self.tape.loss_sites if s.in_root and s.num_classes > 1]
+        sites = [s for s in sites if s.kind in ("cross_entropy", "nll_loss")]
+        if not sites:
+            return None
+        site, log = sites[0], self.train[0]
+        parameters = {name: p.clone() for name, p in self.snapshot.parameters.items()}
+        clone = self._optimizer(parameters, Change())
+        before = self._logits(parameters, log, site.logits)
+        _, gradients = self._gradients(parameters, log)
+        self._step(clone, gradients, log, 0, Change())
+        after = self._logits(parameters, log, site.logits)
+        p, q = (torch.log_softmax(site.rows(x).double(), dim=-1) for x in (before, after))
+        return float((p.exp() * (p - q)).sum(dim=-1).mean().clamp(min=0.0))
+
+    # -- one step ----------------------------------------------------------------------------------
+
+    def _optimizer(self, parameters: Mapping[str, Tensor], change: Change) -> OptimizerClone:
+        kept = self.snapshot
+        tensors = [[parameters[name] for name in group] for group in kept.groups]
+        clone = OptimizerClone(kept.kind, kept.attributes, kept.settings, tensors, kept.state)
+        if change.fresh_state:
+            clone.forget()
+        return clone
+
+    def _gradients(
+        self, parameters: Mapping[str, Tensor], log: StepLog
+    ) -> tuple[float, dict[str, Tensor | None]]:
+        replay = self.tape.replay(
+            parameters=self._on_tape(parameters),
+            batch=self.data.batch(log),
+            substitute=self.data.substitute(log),
+            random=log.random or None,
+            gradients=True,
+        )
+        scale = self._scale
+        loss = float(replay.loss) / scale / self.unit
+        gradients = replay.gradients()
+        if scale != 1.0:
+            gradients = {n: None if g is None else g / scale for n, g in gradients.items()}
+        return loss, gradients
+
+    def _judge(self, parameters: Mapping[str, Tensor]) -> float:
+        total = 0.0
+        for log in self.held_out:
+            replay = self.tape.replay(
+                parameters=self._on_tape(parameters),
+                batch=self.data.batch(log),
+                substitute=self.data.substitute(log),
+                random=log.random or None,
+            )
+            total += float(replay.loss) / self._scale / self.unit
+        return total / len(self.held_out)
+
+    def _logits(self, parameters: Mapping[str, Tensor], log: StepLog, ref: Ref) -> Tensor:
+        replay = self.tape.replay(
+            parameters=self._on_tape(parameters),
+            batch=self.data.batch(log),
+            substitute=self.data.substitute(log),
+            random=log.random or None,
+            want=(ref,),
+        )
+        return replay[ref]
+
+    @property
+    def _scale(self) -> float:
+        return self.tape.roots[0].scale
+
+    def _on_tape(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: p for name, p in parameters.items() if name in self.tape.parameters}
+
+    @torch.no_grad()
+    def _step(
+        self,
+        clone: OptimizerClone,
+        gradients: dict[str, Tensor | None],
+        log: StepLog,
+        position: int,
+        change: Change,
+    ) -> None:
+        if change.loss != 1.0:
+            gradients = {n: None if g is None else g * change.loss for n, g in gradients.items()}
+        for kind, limit, names in log.clips:
+            clip(gradients, names, kind, limit * change.limit)
+        for group, settings in zip(clone.groups, log.settings):
+            for key in SCHEDULED:
+                if key in settings:
+                    group[key] = settings[key]
+            group |= {key: value for key, value in change.settings.items() if key in group}
+            if "lr" in group:
+                if change.absolute_rate is not None:
+                    group["lr"] = change.absolute_rate
+                group["lr"] = float(group["lr"]) * change.rate(position)
+        with quiet():
+            clone.step([[gradients.get(name) for name in names] for names in self.snapshot.groups])
+
+
+def clip(
+    gradients: dict[str, Tensor | None], names: Sequence[str], kind: str, limit: float
+) -> None:
+    """Clips as torch does, over the parameters the script gave; gradients are replaced, not written to."""
+    clipped = {n: g for n in names if (g := gradients.get(n)) is not None}
+    if not clipped or not math.isfinite(limit):
+        return
+    if kind == "value":
+        gradients |= {name: g.clamp(-limit, limit) for name, g in clipped.items()}
+        return
+    norm = torch.stack([g.float().norm() for g in clipped.values()]).norm()
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+    gradients |= {name: g * factor.to(g.dtype) for name, g in clipped.items()}
+
+
+def _tape_for(
+    snapshot: Snapshot, tapes: Mapping[int, StepTape], logs: Mapping[int, StepLog]
+) -> tuple[StepTape, StepLog]:
+    """The tape nearest to the snapshot whose step's data were kept."""
+    known = sorted((abs(step - snapshot.step), step) for step in tapes if step in logs)
+    if not known:
+        raise ReplayError("none of the steps whose batches were kept has been taped")
+    step = known[0][1]
+    return tapes[step], logs[step]
