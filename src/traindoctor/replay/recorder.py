@@ -307,8 +307,12 @@ class StepRecorder(TorchFunctionMode):
             for output in outputs:
                 self._storage(output, made=True)
             return
-        if not outputs:
-            return
+        changed = any(
+            _version(tensor) != version
+            for tensor, version in zip(pending.tensors, pending.versions or ())
+        )
+        if not outputs and not changed:
+            return  # a size, a number: `x[i] = y` has no result either, but it writes
         op = Op(
             number=len(self._ops),
             name=name,

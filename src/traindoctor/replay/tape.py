@@ -73,7 +73,7 @@ class StepTape:
     def faithful(self) -> float:
         """Relative difference between the loss of an unchanged replay and the script's own; inf: no replay."""
         try:
-            replayed = float(self.replay().loss)
+            replayed = sum(float(root) for root in self.replay().roots)
         except ReplayError:
             return math.inf
         return relative(replayed, sum(root.value for root in self.roots))
