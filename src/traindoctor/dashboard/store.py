@@ -172,31 +172,29 @@ def record_files(folder: Path) -> list[Path]:
     return [*folder.glob("record-*.sqlite"), *folder.glob("record-*.sqlite-wal")]
 
 
-def last_written(folder: Path) -> float:
-    times = []
-    for file in record_files(folder):
-        try:
-            times.append(file.stat().st_mtime)
-        except OSError:  # a log vanishes when its writer closes
-            continue
-    return max(times, default=0.0)
-
-
-def fingerprint(folder: Path) -> tuple[Any, ...]:
+def fingerprint(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of each file. An empty log is a reader's, not the run's."""
     found = []
     for file in sorted(record_files(folder)):
         try:
             status = file.stat()
-            found.append((file.name, status.st_mtime_ns, status.st_size))
-        except OSError:
+        except OSError:  # a log vanishes when its writer closes
             continue
+        if status.st_size:
+            found.append((file.name, status.st_mtime_ns, status.st_size))
     return tuple(found)
+
+
+def last_written(folder: Path) -> float:
+    return max((nanoseconds for _, nanoseconds, _ in fingerprint(folder)), default=0) / 1e9
 
 
 def state_of(record: StoredRecord) -> str:
     ended = record.fact("run.ended")
     if ended is None:
         return "running"
+    if isinstance(ended, dict):
+        ended = ended.get("status", ended.get("exit", 0))
     return "ended" if ended in (0, "0", None, "ok") else "failed"
 
 

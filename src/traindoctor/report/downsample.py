@@ -168,8 +168,9 @@ def ratio(update: LayerSeries, weight: LayerSeries) -> LayerSeries:
     known = {layer: column for column, layer in enumerate(weight.layers)}
     result = np.full(update.values.shape, np.nan, np.float32)
     _, at_update, at_weight = np.intersect1d(update.steps, weight.steps, return_indices=True)
-    mine = [column for column, layer in enumerate(update.layers) if layer in known]
-    theirs = [known[update.layers[column]] for column in mine]
+    shared = [column for column, layer in enumerate(update.layers) if layer in known]
+    mine = np.array(shared, dtype=np.int64)
+    theirs = np.array([known[update.layers[column]] for column in shared], dtype=np.int64)
     with np.errstate(divide="ignore", invalid="ignore"):
         result[np.ix_(at_update, mine)] = (
             update.values[np.ix_(at_update, mine)] / weight.values[np.ix_(at_weight, theirs)]

@@ -1,0 +1,222 @@
+import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Chart, type Mark } from "./Chart";
+import { CHARTS, LAYERS, chartOf, type ChartSpec } from "./charts";
+import { ago, number, steps } from "./format";
+import { HeatMap } from "./HeatMap";
+import type { Source } from "./source";
+import { StepBar } from "./StepBar";
+import { Exams, Samples, Settings } from "./Tables";
+import type { Theme } from "./theme";
+import type { Cause, Range, Run, SeriesData } from "./types";
+import { Verdict } from "./Verdict";
+import { useRange, View } from "./view";
+
+const POINTS = 1000;
+const STATE: Record<string, string> = {
+  running: "running",
+  silent: "silent",
+  ended: "ended",
+  failed: "ended with an error",
+  corrupt: "unreadable",
+  gone: "gone",
+};
+
+export function RunPage({ source, name, theme }: { source: Source; name: string; theme: Theme }) {
+  const [rank, setRank] = useState(0);
+  const view = useMemo(() => new View(), [name, rank]);
+  const { run, error, tick, online } = useRun(source, name, rank, view);
+  const present = useMemo(() => pictures(run), [run?.series.length, run && Object.keys(run.layers).length]);
+  const names = useMemo(() => seriesOf(present.charts), [present]);
+  const data = useSeries(source, name, rank, names, view, tick);
+  const marks = useMemo(() => marksOf(run), [run?.verdict]);
+
+  const show = useCallback(
+    (cause: Cause) => {
+      const id = chartOf(cause, present.ids);
+      if (!id) return;
+      const step = cause.since_step ?? null;
+      if (step !== null) {
+        // Some room around the step, so that before and after can be compared.
+        const room = Math.max(20, view.end * 0.1);
+        view.setRange([step - room, step + room]);
+      }
+      view.setFocus({ chart: id, step, label: cause.cause });
+      const target = document.getElementById(`chart-${id}`);
+      target?.scrollIntoView({ block: "center", behavior: "smooth" });
+      target?.focus({ preventScroll: true });
+    },
+    [present, view],
+  );
+
+  if (error && !run) {
+    return (
+      <main class="page">
+        <section class="verdict corrupt">
+          <p class="kind">This record cannot be read</p>
+          <p class="reason">{error}</p>
+          <p class="plain">The other runs are not affected. A record that was cut off by a full disk or a crash of the machine may be beyond repair; the run itself is not harmed.</p>
+        </section>
+      </main>
+    );
+  }
+  if (!run) return <main class="page"><p class="empty">Opening {name}…</p></main>;
+  const samples = run.facts["text.samples"];
+  return (
+    <main class="page">
+      <header class="title">
+        <h1>{run.name}</h1>
+        <p class="chips">
+          <span class={`state ${run.state}`}>{STATE[run.state] ?? run.state}</span>
+          <span class="plain" data-steps={run.steps}>{steps(run.steps)}</span>
+          {run.created && <span class="plain">begun {ago(run.created)}</span>}
+          {run.ranks > 1 && (
+            <label class="plain">
+              rank{" "}
+              <select value={rank} onChange={(e) => setRank(Number(e.currentTarget.value))}>
+                {Array.from({ length: run.ranks }, (_, r) => <option value={r}>{r}</option>)}
+              </select>
+            </label>
+          )}
+          {!online && <span class="chip failed">server not reached</span>}
+          {error && <span class="chip failed">{error}</span>}
+        </p>
+      </header>
+      <Verdict run={run} show={present.ids.size ? show : null} />
+      <h2 id="plots">Evidence</h2>
+      {present.ids.size === 0 && <p class="empty">No numbers yet. They appear here within a second of the first step.</p>}
+      {present.ids.size > 0 && <StepBar view={view} live={source.live && run.state === "running"} />}
+      <div class="grid">
+        {present.charts.map((spec) => (
+          <Chart
+            key={spec.id}
+            {...spec}
+            data={data}
+            view={view}
+            theme={theme}
+            clipped={spec.clip ? data["clip.clipped"] : undefined}
+            level={spec.ladder ? guessing(run) : undefined}
+            marks={marks}
+          />
+        ))}
+        {present.layers.map((spec) => (
+          <HeatMap key={spec.id} spec={spec} run={run} rank={rank} source={source} view={view} theme={theme} tick={tick} />
+        ))}
+      </div>
+      <h2 id="exams">What was examined</h2>
+      <Exams exams={run.exams} />
+      {samples ? (
+        <>
+          <h2 id="samples">Samples of text</h2>
+          <Samples samples={samples} />
+        </>
+      ) : null}
+      <Settings run={run} />
+    </main>
+  );
+}
+
+/** Pictures that have something to show. */
+function pictures(run: Run | null) {
+  const series = new Set(run?.series ?? []);
+  const charts: ChartSpec[] = CHARTS.filter((chart) => chart.lines.some((line) => series.has(line.name)));
+  const layers = LAYERS.filter((layer) => layer.stats.some((stat) => run?.layers[stat.name]?.rows));
+  return { charts, layers, ids: new Set([...charts, ...layers].map((picture) => picture.id)) };
+}
+
+function seriesOf(charts: ChartSpec[]): string[] {
+  const names = charts.flatMap((chart) => [...chart.lines.map((line) => line.name), ...(chart.clip ? ["clip.clipped"] : [])]);
+  return [...new Set(names)];
+}
+
+function marksOf(run: Run | null): Mark[] {
+  return (run?.verdict?.causes ?? [])
+    .filter((cause) => typeof cause.since_step === "number" && cause.status !== "possible")
+    .map((cause) => ({ step: cause.since_step as number, label: cause.cause }));
+}
+
+/** The loss of guessing: ln V, where the number of classes is known. */
+function guessing(run: Run) {
+  const site = run.facts["loss.site"] as { classes?: number } | undefined;
+  const classes = Number(site?.classes);
+  if (!(classes > 1)) return undefined;
+  return { value: Math.log(classes), label: `ln ${number(classes)} = ${number(Math.log(classes))}, guessing` };
+}
+
+function useRun(source: Source, name: string, rank: number, view: View) {
+  const [run, setRun] = useState<Run | null>(null);
+  const [error, setError] = useState<string | null>(null);
+  const [tick, setTick] = useState(0);
+  const [online, setOnline] = useState(true);
+  useEffect(() => {
+    let current = true;
+    let busy = false;
+    let again = false;
+    setRun(null);
+    const load = async () => {
+      if (busy) {
+        again = true;
+        return;
+      }
+      busy = true;
+      try {
+        const found = await source.run(name, rank);
+        if (!current) return;
+        view.setLast(found.steps - 1);
+        setRun(found);
+        setError(null);
+        setTick((n) => n + 1);
+      } catch (problem) {
+        if (current) setError(String((problem as Error).message));
+      }
+      busy = false;
+      if (again && current) {
+        again = false;
+        void load();
+      }
+    };
+    void load();
+    const stop = source.watch(name, () => void load(), setOnline);
+    return () => {
+      current = false;
+      stop();
+    };
+  }, [source, name, rank, view]);
+  return { run, error, tick, online };
+}
+
+/** The series of the window in view: asked again when it moves or grows, one request at a time. */
+function useSeries(source: Source, name: string, rank: number, names: string[], view: View, tick: number): SeriesData {
+  const [data, setData] = useState<SeriesData>({});
+  const range = useRange(view);
+  const wanted = useRef<{ rank: number; range: Range | null; names: string[] }>({ rank, range, names });
+  wanted.current = { rank, range, names };
+  const line = useRef({ busy: false, again: false, alive: true });
+  useEffect(() => {
+    line.current.alive = true;
+    return () => void (line.current.alive = false);
+  }, []);
+  useEffect(() => {
+    const load = async () => {
+      if (line.current.busy) {
+        line.current.again = true;
+        return;
+      }
+      const asked = wanted.current;
+      if (!asked.names.length) return;
+      line.current.busy = true;
+      try {
+        const found = await source.series(name, asked.rank, asked.names, asked.range, POINTS);
+        if (line.current.alive) setData(found);
+      } catch {
+        // The head of the page tells it; what is drawn stays.
+      }
+      line.current.busy = false;
+      if (line.current.again && line.current.alive) {
+        line.current.again = false;
+        void load();
+      }
+    };
+    void load();
+  }, [source, name, rank, names, tick, range?.[0], range?.[1]]);
+  return data;
+}

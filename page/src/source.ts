@@ -1,0 +1,80 @@
+// Where numbers come from: the live server, or the report's own embedded data. Same interface.
+import type { Card, Embedded, Heat, Range, Run, SeriesData } from "./types";
+
+export interface Tick {
+  steps: number;
+  state: string;
+  error?: string;
+}
+
+export interface Source {
+  live: boolean;
+  runs(): Promise<{ root: string; runs: Card[] }>;
+  run(name: string, rank: number): Promise<Run>;
+  series(name: string, rank: number, names: string[], range: Range | null, points: number): Promise<SeriesData>;
+  layers(name: string, rank: number, what: string, range: Range | null, columns: number, keep: string): Promise<Heat>;
+  /** Calls back on each change; `online` tells whether the line stands. Returns how to stop. */
+  watch(name: string | null, onTick: (tick: Tick) => void, online: (on: boolean) => void): () => void;
+}
+
+export class Refused extends Error {}
+
+async function get<T>(path: string, query: Record<string, string | number | null>): Promise<T> {
+  const search = new URLSearchParams();
+  for (const [key, value] of Object.entries(query)) if (value !== null) search.set(key, String(value));
+  const answer = await fetch(`/api/${path}?${search}`);
+  const body = await answer.json();
+  if (!answer.ok) throw new Refused(body.error ?? `the server answered ${answer.status}`);
+  return body as T;
+}
+
+class Server implements Source {
+  live = true;
+  runs() {
+    return get<{ root: string; runs: Card[] }>("runs", {});
+  }
+  run(name: string, rank: number) {
+    return get<Run>("run", { run: name, rank });
+  }
+  series(name: string, rank: number, names: string[], range: Range | null, points: number) {
+    const [from, to] = range ?? [null, null];
+    return get<SeriesData>("series", { run: name, rank, names: names.join(","), from, to, points });
+  }
+  layers(name: string, rank: number, what: string, range: Range | null, columns: number, keep: string) {
+    const [from, to] = range ?? [null, null];
+    return get<Heat>("layers", { run: name, rank, name: what, from, to, columns, keep });
+  }
+  watch(name: string | null, onTick: (tick: Tick) => void, online: (on: boolean) => void) {
+    const events = new EventSource(name === null ? "/api/events" : `/api/events?${new URLSearchParams({ run: name })}`);
+    events.onmessage = (event) => onTick(JSON.parse(event.data));
+    events.onopen = () => online(true);
+    events.onerror = () => online(false);
+    return () => events.close();
+  }
+}
+
+class Report implements Source {
+  live = false;
+  constructor(private data: Embedded) {}
+  async runs() {
+    const { name, state, steps } = this.data.run;
+    return { root: "report", runs: [{ name, state, steps }] };
+  }
+  async run() {
+    return this.data.run;
+  }
+  async series(_name: string, _rank: number, names: string[]) {
+    return Object.fromEntries(names.filter((n) => n in this.data.series).map((n) => [n, this.data.series[n]]));
+  }
+  async layers(_name: string, _rank: number, what: string) {
+    return this.data.layers[what] ?? { layers: [], steps: [], values: [] };
+  }
+  watch() {
+    return () => undefined;
+  }
+}
+
+export function openSource(): Source {
+  const block = document.getElementById("traindoctor-data");
+  return block?.textContent ? new Report(JSON.parse(block.textContent)) : new Server();
+}

@@ -1,0 +1,40 @@
+// Light or dark: the system's choice until the reader makes one.
+import { useEffect, useState } from "preact/hooks";
+
+export type Theme = "light" | "dark";
+const KEY = "traindoctor-theme";
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+
+function stored(): Theme | null {
+  try {
+    // A sandboxed frame (a notebook's) has no storage.
+    const value = localStorage.getItem(KEY);
+    return value === "light" || value === "dark" ? value : null;
+  } catch {
+    return null;
+  }
+}
+
+export function useTheme(): [Theme, () => void] {
+  const [chosen, choose] = useState<Theme | null>(stored);
+  const [system, setSystem] = useState<Theme>(dark.matches ? "dark" : "light");
+  useEffect(() => {
+    const follow = () => setSystem(dark.matches ? "dark" : "light");
+    dark.addEventListener("change", follow);
+    return () => dark.removeEventListener("change", follow);
+  }, []);
+  const theme = chosen ?? system;
+  document.documentElement.dataset.theme = theme;
+  const toggle = () => {
+    const next = theme === "dark" ? "light" : "dark";
+    choose(next);
+    try {
+      localStorage.setItem(KEY, next);
+    } catch {
+      // The choice then lasts as long as the page.
+    }
+  };
+  return [theme, toggle];
+}
+
+export const css = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
