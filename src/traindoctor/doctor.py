@@ -28,12 +28,14 @@ LOOKS = (1, 2, 3, 5, 8, 13, 20, 30, 50, 80)
 LOOK_GROWTH = 1.6
 # A check may ask for an exam again, on a later step. Twice as far each time, and not for ever.
 MAX_ATTEMPTS = 6
+# An exam of so few training steps is cheap whatever the clock said so far.
+CHEAP_STEPS = 10.0
 # Exams whose price nobody has told or learned.
 UNKNOWN_SECONDS = 0.5
 
 
-class SickRun(KeyboardInterrupt):
-    """--stop-when-sick ends the script as Ctrl-C would: what it does on that (a checkpoint) it still does."""
+class Stopped(KeyboardInterrupt):
+    """We end the script as Ctrl-C would: what it does on that (a checkpoint) it still does."""
 
     asked_by_us = True
 
@@ -47,12 +49,14 @@ class Doctor:
         *,
         after: float = 30.0,
         stop_when_sick: bool = False,
+        stop_after: int | None = None,
         quiet: bool = False,
         stream: IO[str] | None = None,
         exams: Mapping[str, str] = EXAMS,
     ) -> None:
         self.watch = watch
         self.after = after
+        self.stop_after = stop_after
         self.stop_when_sick = stop_when_sick
         self.quiet = quiet
         self.stream = stream
@@ -62,6 +66,8 @@ class Doctor:
         """Cause -> completed steps when it was first confirmed."""
         self.spent = 0.0
         """Own seconds of this thread while the script ran."""
+        self.asked: dict[str, set[str]] = {}
+        """Exam performed -> the causes that wanted it."""
         self._record: StoredRecord | None = None
         self._attempts: dict[str, list[int]] = {}
         self._prices: dict[str, float] = {}
@@ -75,10 +81,10 @@ class Doctor:
 
     def on_step(self, step: int) -> None:
         """A step is complete. Replicas leave the examining to rank 0: they run the same program."""
-        if self.watch.rank:
-            return
         completed = step + 1
-        if completed < self._next_look and not self._open:
+        if self.stop_after is not None and completed >= self.stop_after:
+            raise Stopped("traindoctor has seen enough steps")
+        if self.watch.rank or (completed < self._next_look and not self._open):
             return
         began = time.thread_time()
         try:
@@ -92,7 +98,7 @@ class Doctor:
         finally:
             self.spent += time.thread_time() - began
         if self.stop_when_sick and self.proven:
-            raise SickRun("traindoctor stopped the run: " + ", ".join(self.proven))
+            raise Stopped("traindoctor stopped the run: " + ", ".join(self.proven))
 
     @property
     def allowance(self) -> float:
@@ -116,7 +122,8 @@ class Doctor:
         """The most wanted exam that is due and fits into the seconds."""
         prices = {wish.exam: self._price(wish.exam) for wish in wanted(self._open)}
         for wish in wanted(self._open, costs=prices):
-            if self._due(wish.exam, completed, ended=ended) and prices[wish.exam] <= seconds:
+            affordable = prices[wish.exam] <= seconds or (self._cheap(wish.exam) and seconds > 0)
+            if affordable and self._due(wish.exam, completed, ended=ended):
                 return wish.exam
         return None
 
@@ -136,18 +143,34 @@ class Doctor:
         if name in self._prices:
             return self._prices[name]
         step = self.watch.governor.step_seconds
-        if name not in self.exams or not step:
-            return UNKNOWN_SECONDS
-        return float(load(name).cost) * step
+        exam = self._load(name)
+        return UNKNOWN_SECONDS if exam is None or not step else float(exam.cost) * step
 
-    def _perform(self, name: str, completed: int) -> ExamResult:
+    def _cheap(self, name: str) -> bool:
+        """Let in while anything is left: the first steps are slow and would price it too high."""
+        exam = self._load(name)
+        return exam is not None and name not in self._prices and float(exam.cost) <= CHEAP_STEPS
+
+    def _load(self, name: str) -> Any:
+        """The Exam; None (and never asked again) where it is unknown or cannot be imported."""
+        try:
+            return load(name) if name in self.exams else None
+        except Exception as error:  # an exam that cannot be loaded is one exam less, not a run less
+            self.watch.record_writer.note("fault", f"exam {name} cannot be loaded: {error!r}")
+            self.exams = {key: home for key, home in self.exams.items() if key != name}
+            return None
+
+    def _perform(self, name: str, completed: int) -> None:
         self._attempts.setdefault(name, []).append(completed)
+        wishes = [wish for wish in wanted(self._open) if wish.exam == name]
+        self.asked.setdefault(name, set()).update(*(wish.causes for wish in wishes))
+        exam = self._load(name)
+        if exam is None:
+            return
         began = time.thread_time()
-        exam = load(name)
         result: ExamResult = exam(self.watch.patient)
         self._prices[name] = time.thread_time() - began
         self.watch.record_writer.exam(result)
-        return result
 
     def _look(self, completed: int) -> None:
         """Diagnoses the record so far and tells what is newly proven."""
@@ -252,10 +275,12 @@ def attend(watch: Watch, settings: Mapping[str, Any]) -> None:
         watch,
         after=float(settings.get("after", 30.0)),
         stop_when_sick=bool(settings.get("stop_when_sick", False)),
+        stop_after=settings.get("stop_after"),
         quiet=bool(settings.get("quiet", False)),
     )
     # Runs before the watch's own exit handler; child interpreters have no other end.
     atexit.register(attending.finish)
+    watch.enders.append(attending.finish)
 
 
 @contextmanager

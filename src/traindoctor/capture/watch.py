@@ -5,6 +5,8 @@ It judges nothing. Whatever goes wrong in it is noted in the record, and the run
 
 from __future__ import annotations
 
+import multiprocessing.util
+import os
 import time
 import traceback
 import weakref
@@ -32,7 +34,7 @@ from traindoctor.events import (
 )
 from traindoctor.probes import make_probes
 from traindoctor.probes.base import Probe
-from traindoctor.record import RecordWriter
+from traindoctor.record import RecordWriter, record_path
 from traindoctor.replay.names import unwrap
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.snapshot import Keeper
@@ -46,6 +48,8 @@ NEVER_STEPS = 40
 NAMES_AGAIN = 100
 # What an inner module call costs by being wrapped, in seconds; no clock inside it can see that.
 INNER_CALL_SECONDS = 3e-7
+
+_INHERITED: list[RecordWriter] = []
 
 
 class Watch:
@@ -62,6 +66,7 @@ class Watch:
     ) -> None:
         self.out = Path(out)
         self.rank = rank
+        self._given = (self.out, rank)
         self.governor = Governor(budget)
         self.patient = Patient()
         self.names = self.patient.names
@@ -69,6 +74,8 @@ class Watch:
             weakref.WeakValueDictionary()
         )
         self.listeners: list[Callable[[int], None]] = []
+        self.enders: list[Callable[[], Any]] = []
+        """Called when a child process ends that runs no exit handlers."""
         self.step = 0
         """The optimizer step that is under way; the number of steps completed."""
         self.listener_seconds = 0.0
@@ -127,14 +134,26 @@ class Watch:
     def record_writer(self) -> RecordWriter:
         """Made when it is first needed: only then is the rank known (mp.spawn sets no environment)."""
         if self._writer is None:
-            rank = rank_of_this_process() if self.rank is None else self.rank
-            self.rank = rank
-            self._writer = self.patient.writer = RecordWriter(self.out, rank=rank)
+            if self.rank is None:
+                self.rank = rank_of_this_process()
+            self.out = claim(self.out, self.rank)
+            self._writer = self.patient.writer = RecordWriter(self.out, rank=self.rank)
             for name, value in self._meta.items():
                 self._writer.fact(name, value)
             for text in self.faults:
                 self._writer.note("fault", text)
+            if multiprocessing.parent_process() is not None:
+                # Such a child leaves without its exit handlers; finalizers made after its start are run.
+                multiprocessing.util.Finalize(None, self.run_enders, exitpriority=10)
         return self._writer
+
+    def run_enders(self) -> None:
+        """The end of a child process: the doctor first, the record last."""
+        for ender in [*self.enders, self.close]:
+            try:
+                ender()
+            except Exception as error:  # the border: a child must end as it would without us
+                self._fault("the end of a child process", error)
 
     @property
     def has_record(self) -> bool:
@@ -181,9 +200,18 @@ class Watch:
             self.taping.request()
 
     def forked(self) -> None:
-        """In a forked child: the parent's record is the parent's."""
-        self._writer = None
+        """In a forked child: the parent's record is the parent's, and counting begins anew."""
+        if self._writer is not None:
+            # Never closed here: closing a forked SQLite connection may touch the parent's file.
+            _INHERITED.append(self._writer)
+        self._writer = self.patient.writer = None
+        self.out, self.rank = self._given
         self._closed = self._ended = False
+        self.step = self.patient.current_step = 0
+        self._backwards = self._backwards_in_step = self._real_steps = 0
+        self._stepped.clear()
+        self._due = self.governor.choose(0)
+        self._began = time.time()
         if self.taping is not None:
             self.taping.abandon()
 
@@ -361,3 +389,15 @@ class Watch:
 
 def num_parameters(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def claim(folder: Path, rank: int) -> Path:
+    """The folder to record in: the run's, or one of its own where another process of this rank was first."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(record_path(folder, rank), os.O_CREAT | os.O_EXCL))
+        return folder
+    except FileExistsError:
+        return folder / f"process-{os.getpid()}"
+    except OSError:
+        return folder  # the writer says what is wrong

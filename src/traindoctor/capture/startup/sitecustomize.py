@@ -21,11 +21,12 @@ def _join_run() -> None:
 def _run_hidden_one() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
-    sys.modules.pop("sitecustomize", None)
+    ours = sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize  # noqa: F401
     except ImportError:
-        pass
+        if ours is not None:  # the import of this file is still under way and wants to find it
+            sys.modules["sitecustomize"] = ours
 
 
 _run_hidden_one()
