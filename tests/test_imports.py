@@ -29,7 +29,7 @@ ALLOWED = {
     "exams": {"probes", "replay", "events", "record", "numerics", "kernels", "errors"},
     "capture": {"exams", "probes", "replay", "events", "record", "errors"},
 }
-EVERYTHING = {"doctor", "cli", "integrations", "__init__", "__main__"}
+EVERYTHING = {"doctor", "checkup", "cli", "integrations", "__init__", "__main__"}
 JUDGING = ["errors", "record", "checks", "diagnosis", "report"]
 
 

@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 # public name -> module that defines it
 _HOME = {
     "watch": "traindoctor.doctor",
-    "check": "traindoctor.doctor",
+    "check": "traindoctor.checkup",
     "gradcheck": "traindoctor.exams.gradcheck",
     "diagnose": "traindoctor.diagnosis",
     "explain": "traindoctor.diagnosis",

@@ -1,0 +1,211 @@
+"""The doctor's loop on a real watched run, with small exams of the test's own."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import traindoctor.diagnosis.engine as engine
+import traindoctor.doctor as doctor_module
+from traindoctor.capture.watch import Watch
+from traindoctor.checks.base import Check, Outcome, check, evidence
+from traindoctor.doctor import CREDIT_SECONDS, LOOKS, Doctor, Stopped, next_look
+from traindoctor.exams.base import Exam, exam
+from traindoctor.record import Record, open_record
+
+
+@check(code="TST001", slug="causal-mask-leak", title="Sees the future", wants=["peek"])
+def leak(record: Record) -> Outcome | None:
+    """
+    ## How to fix
+    Mask it.
+    """
+    result = record.exam("peek")
+    assert result is not None
+    if result.values["moved"] == 0:
+        return None
+    return leak.finding(evidence("moved", result.values["moved"], 0.0, noise=1e-6), since_step=0)
+
+
+@check(code="TST002", slug="position-missing", title="Asks again and again")
+def insists(record: Record) -> Outcome:
+    return insists.not_judged("not yet", wants="again")
+
+
+class Clinic:
+    """Replaces the tables of checks and exams."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.exams: dict[str, Exam] = {}
+        self.calls: list[tuple[str, int]] = []
+        self.monkeypatch = monkeypatch
+        monkeypatch.setattr(doctor_module, "load", lambda name: self.exams[name])
+
+    def checks(self, *checks: Check) -> None:
+        judge = engine.diagnose
+        self.monkeypatch.setattr(doctor_module, "diagnose", lambda run: judge(run, checks=checks))
+
+    def add(self, name: str, cost: float, perform: Callable[[Any], dict[str, Any]]) -> None:
+        def noted(patient: Any) -> dict[str, Any]:
+            self.calls.append((name, 0))
+            return perform(patient)
+
+        self.exams[name] = exam(name=name, title=name, cost=cost, needs_tape=False)(noted)
+
+    @property
+    def table(self) -> dict[str, str]:
+        return dict.fromkeys(self.exams, "test")
+
+
+@pytest.fixture
+def clinic(monkeypatch: pytest.MonkeyPatch) -> Clinic:
+    return Clinic(monkeypatch)
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    made = Watch(tmp_path, rank=0, budget=0.02, replay=False, probes=[])
+    made.attach()
+    yield made
+    made.close()
+
+
+def train(steps: int) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).pow(2).mean().backward()
+        optimizer.step()
+
+
+def test_looks_grow_geometrically() -> None:
+    steps, looks = 1, []
+    while steps < 10_000:
+        looks.append(steps)
+        steps = next_look(steps)
+    assert looks[: len(LOOKS)] == list(LOOKS)
+    assert len(looks) < 25
+
+
+def test_what_is_wrong_from_the_start_is_proven_and_said_once(clinic: Clinic, watch: Watch) -> None:
+    clinic.checks(leak)
+    clinic.add("peek", 1, lambda patient: {"moved": 0.5})
+    said = io.StringIO()
+    doctor = Doctor(watch, stream=said, exams=clinic.table)
+    train(30)
+    assert doctor.proven == {"causal-mask-leak": 1}
+    assert said.getvalue() == "traindoctor: step 1: causal-mask-leak confirmed: Sees the future\n"
+    assert clinic.calls == [("peek", 0)]
+    diagnosis = doctor.finish()
+    assert diagnosis is not None
+    assert diagnosis.verdict == "sick"
+    record = open_record(watch.out)
+    assert record.fact("doctor.proven") == {"causal-mask-leak": 1}
+    assert record.fact("verdict")["verdict"] == "sick"
+    assert record.fact("run.steps") == 30
+
+
+def test_an_exam_asked_for_again_waits_until_the_run_is_twice_as_far(
+    clinic: Clinic, watch: Watch
+) -> None:
+    clinic.checks(insists)
+    clinic.add("again", 1, lambda patient: {})
+    doctor = Doctor(watch, quiet=True, exams=clinic.table)
+    train(100)
+    steps = doctor._attempts["again"]
+    assert steps[0] == 1
+    assert all(later >= 2 * earlier for earlier, later in pairwise(steps))
+    assert len(steps) <= doctor_module.MAX_ATTEMPTS
+
+
+def test_a_costly_exam_waits_for_the_end(clinic: Clinic, watch: Watch) -> None:
+    clinic.checks(leak)
+    clinic.add("peek", 1e9, lambda patient: {"moved": 0.5})
+    doctor = Doctor(watch, quiet=True, exams=clinic.table, after=30.0)
+    train(5)
+    assert clinic.calls == []
+    doctor._prices["peek"] = 5.0  # a price that fits the time after the end, not the budget
+    diagnosis = doctor.finish()
+    assert clinic.calls == [("peek", 0)]
+    assert diagnosis is not None
+    assert diagnosis.verdict == "sick"
+
+
+def test_no_time_after_means_no_exam_and_a_word_about_it(clinic: Clinic, watch: Watch) -> None:
+    clinic.checks(leak)
+    clinic.add("peek", 1e9, lambda patient: {"moved": 0.5})
+    doctor = Doctor(watch, quiet=True, exams=clinic.table, after=0.5)
+    train(5)
+    doctor.finish()
+    assert clinic.calls == []
+    notes = [note.text for note in open_record(watch.out).notes]
+    assert any("not enough time for peek" in note for note in notes)
+
+
+def test_without_a_budget_nothing_is_examined_while_the_script_runs(
+    clinic: Clinic, tmp_path: Path
+) -> None:
+    watch = Watch(tmp_path, rank=0, budget=0.0, replay=False, probes=[])
+    watch.attach()
+    clinic.checks(leak)
+    clinic.add("peek", 1, lambda patient: {"moved": 0.5})
+    doctor = Doctor(watch, quiet=True, exams=clinic.table)
+    train(5)
+    assert clinic.calls == []
+    doctor.finish()
+    assert clinic.calls == [("peek", 0)]
+
+
+def test_the_allowance_is_the_credit_of_the_first_seconds(clinic: Clinic, watch: Watch) -> None:
+    doctor = Doctor(watch, exams={})
+    assert doctor.allowance == pytest.approx(0.02 * CREDIT_SECONDS)
+    doctor.spent = 1.5
+    assert doctor.allowance == pytest.approx(0.5, abs=0.01)
+
+
+def test_stop_when_sick_ends_the_training(clinic: Clinic, watch: Watch) -> None:
+    clinic.checks(leak)
+    clinic.add("peek", 1, lambda patient: {"moved": 0.5})
+    Doctor(watch, quiet=True, exams=clinic.table, stop_when_sick=True)
+    with pytest.raises(Stopped, match="causal-mask-leak"):
+        train(30)
+    assert watch.step == 1
+
+
+def test_an_exam_that_cannot_be_loaded_is_one_exam_less(clinic: Clinic, watch: Watch) -> None:
+    clinic.checks(leak)
+    doctor = Doctor(watch, quiet=True, exams={"peek": "nowhere"})
+    train(5)
+    diagnosis = doctor.finish()
+    assert diagnosis is not None
+    assert diagnosis.verdict == "inconclusive"
+    assert watch.faults == []
+    assert any("peek cannot be loaded" in note.text for note in open_record(watch.out).notes)
+
+
+def test_replicas_leave_the_examining_to_rank_0(clinic: Clinic, tmp_path: Path) -> None:
+    watch = Watch(tmp_path, rank=1, replay=False, probes=[])
+    watch.attach()
+    clinic.checks(leak)
+    clinic.add("peek", 1, lambda patient: {"moved": 0.5})
+    doctor = Doctor(watch, quiet=True, exams=clinic.table)
+    train(5)
+    assert doctor.finish() is None
+    assert clinic.calls == []
+
+
+def test_watch_as_a_block(tmp_path: Path) -> None:
+    import traindoctor
+
+    with traindoctor.watch(out=tmp_path, after=0.0, quiet=True) as doctor:
+        train(3)
+    assert doctor.diagnosis is not None
+    assert doctor.diagnosis.steps == 3
