@@ -7,6 +7,18 @@ from typing import Any
 
 # exam -> module of traindoctor.exams; the module's `exam` attribute of the same name is the Exam
 EXAMS: dict[str, str] = {
+    "shift": "shift",
+    "dependence": "dependence",
+    "positions": "positions",
+    "softmax_axis": "softmax_axis",
+    "attention_scores": "attention_scores",
+    "init_scale": "init_scale",
+    "input_dependence": "input_dependence",
+    "residual": "residual",
+    "dead_units": "dead_units",
+    "normalisation": "normalisation",
+    "padding": "padding",
+    "sharing": "sharing",
     "experiment_rate_down": "counterfactual",
     "experiment_rate_up": "counterfactual",
     "experiment_schedule": "counterfactual",

@@ -1,0 +1,205 @@
+"""Exam: how sharp is attention, and by what number are its scores scaled?
+
+Legend: d is the length of a query; scores q.k are customarily divided by sqrt(d).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.ops import Op, Ref
+from traindoctor.replay.structure import MASKS, PRODUCTS, VIEWS, Attention, Structure
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+# Below this a score is masked, not merely small.
+MASKED = -1e4
+
+
+@exam(name="attention_scores", title="Spread and scaling of attention scores", cost=3)
+def attention_scores(patient: Patient) -> Mapping[str, Any]:
+    """`attentions`: std of scores, entropy over ln(keys), the factor applied to q.k and d.
+
+    The first tape is read: later a healthy model may have sharpened its attention by itself.
+    """
+    tape = patient.first_tape
+    assert tape is not None
+    structure = Structure(tape)
+    if not structure.attentions:
+        raise NotApplicable("the step has no attention: no softmax enters a product with data")
+    rows = []
+    for attention in structure.attentions[:24]:
+        scores, factor, length = read(tape, structure, attention)
+        if scores is not None:
+            rows.append(describe(attention, scores, factor, length))
+    if not rows:
+        raise NotApplicable("the scores of no attention could be read")
+    return {"attentions": rows, "step": tape.step}
+
+
+def describe(
+    attention: Attention, scores: Tensor, factor: float | None, length: int | None
+) -> dict[str, Any]:
+    open_ = torch.isfinite(scores) & (scores > MASKED)
+    weights = scores.masked_fill(~open_, -math.inf).softmax(-1)
+    entropy = -(weights * weights.clamp_min(1e-30).log()).sum(-1)
+    choices = open_.sum(-1)
+    several = choices > 1
+    share = (entropy[several] / choices[several].float().log()) if several.any() else entropy[:0]
+    return {
+        "std": float(scores[open_].std()) if open_.sum() > 1 else 0.0,
+        "entropy": float(share.mean()) if share.numel() else None,
+        "open": float(open_.float().mean()),
+        "rows_masked": float((choices == 0).float().mean()),
+        "factor": factor,
+        "length": length,
+        # 1: divided by sqrt(d); sqrt(d): not divided; d: multiplied by it
+        "scale": None if factor is None or not length else factor * math.sqrt(length),
+        "module": attention.op.module,
+        "line": attention.op.line,
+        "kind": attention.kind,
+    }
+
+
+def read(
+    tape: StepTape, structure: Structure, attention: Attention
+) -> tuple[Tensor | None, float | None, int | None]:
+    """(scores, factor on q.k, length of a query) of one attention."""
+    op = attention.op
+    if attention.kind == "scaled_dot_product_attention":
+        return read_sdpa(tape, structure, op)
+    if attention.kind == "multi_head_attention_forward":
+        return read_mha(tape, op)
+    source = op.kwargs.get("input", op.args[0] if op.args else None)
+    if not isinstance(source, Ref):
+        return None, None, None
+    factor, length = scale_of(structure, source)
+    return tape.replay(want=[source])[source].detach().float(), factor, length
+
+
+def argument(op: Op, place: int, name: str, default: Any = None) -> Any:
+    return op.kwargs.get(name, op.args[place] if len(op.args) > place else default)
+
+
+def read_sdpa(
+    tape: StepTape, structure: Structure, op: Op
+) -> tuple[Tensor | None, float | None, int | None]:
+    query, key = argument(op, 0, "query"), argument(op, 1, "key")
+    mask, causal = argument(op, 3, "attn_mask"), argument(op, 5, "is_causal", False)
+    want = [ref for ref in (query, key, mask) if isinstance(ref, Ref)]
+    values = tape.replay(want=want)
+    q, k = values[query].detach().float(), values[key].detach().float()
+    length = q.shape[-1]
+    given = argument(op, 6, "scale")
+    factor = float(given) if given is not None else length**-0.5
+    if q.ndim == k.ndim == 4 and q.shape[1] != k.shape[1]:
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    scores = q @ k.mT * factor
+    if isinstance(mask, Ref):
+        m = values[mask]
+        scores = scores.masked_fill(~m, -math.inf) if m.dtype == torch.bool else scores + m.float()
+    if causal:
+        shut = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(shut, -math.inf)
+    for ref in (query, key):
+        scaled, _ = walk_scale(structure, ref)
+        factor *= scaled
+    return scores, factor, length
+
+
+def read_mha(tape: StepTape, op: Op) -> tuple[Tensor | None, float | None, int | None]:
+    """The projections are made again: torch keeps the scores to itself."""
+    query, key = argument(op, 0, "query"), argument(op, 1, "key")
+    width, heads = argument(op, 3, "embed_dim_to_check"), argument(op, 4, "num_heads")
+    weight, bias = argument(op, 5, "in_proj_weight"), argument(op, 6, "in_proj_bias")
+    if not isinstance(weight, Ref):
+        return None, None, None
+    want = [ref for ref in (query, key, weight, bias) if isinstance(ref, Ref)]
+    values = tape.replay(want=want)
+    w = values[weight].detach().float()
+    b = values[bias].detach().float() if isinstance(bias, Ref) else w.new_zeros(len(w))
+    q = F.linear(values[query].detach().float(), w[:width], b[:width])  # (T, B, D)
+    k = F.linear(values[key].detach().float(), w[width : 2 * width], b[width : 2 * width])
+    length = width // heads
+
+    def split(x: Tensor) -> Tensor:
+        x = x.unsqueeze(1) if x.ndim == 2 else x
+        return x.reshape(*x.shape[:2], heads, length).permute(1, 2, 0, 3)  # (B, H, T, d)
+
+    return split(q) @ split(k).mT * length**-0.5, length**-0.5, length
+
+
+def scale_of(structure: Structure, scores: Ref) -> tuple[float | None, int | None]:
+    """The factor between a query and its score: on the way from q.k to the softmax, and on q and k before."""
+    factor = 1.0
+    ref = scores
+    producer = structure.tape.producer
+    for _ in range(24):
+        op = producer.get(ref)
+        if op is None:
+            return None, None
+        if op.name in PRODUCTS:
+            operands = [r for r in op.inputs if structure.of_data(r)]
+            if len(operands) != 2:
+                return None, None
+            for operand in operands:
+                factor *= walk_scale(structure, operand)[0]
+            alpha = op.kwargs.get("alpha", 1.0) if op.name == "baddbmm" else 1.0
+            return factor * float(alpha), contracted_length(structure, op)
+        number = structure.scalar_factor(op)
+        if number is not None:
+            factor *= number
+        elif op.name not in VIEWS and op.name not in MASKS:
+            return None, None  # a soft cap, a normalisation, a learned temperature
+        above = [r for r in op.inputs if structure.of_data(r)]
+        if not above:
+            return None, None
+        # A bias may hang on the data as well: the scores are the operand of the same shape made by a product.
+        ref = max(above, key=lambda r: (structure.shape(r) == structure.shape(ref), r.index))
+        if len(above) > 1:
+            ref = next((r for r in above if leads_to_product(structure, r)), ref)
+    return None, None
+
+
+def leads_to_product(structure: Structure, ref: Ref) -> bool:
+    return any(op.name in PRODUCTS for op in structure.up(ref))
+
+
+def walk_scale(structure: Structure, ref: Ref) -> tuple[float, Ref]:
+    """Scalar factors on a query or key above the product, through views."""
+    factor = 1.0
+    producer = structure.tape.producer
+    while ref in producer:
+        op = producer[ref]
+        number = structure.scalar_factor(op)
+        if number is None and op.name not in VIEWS:
+            break
+        factor *= 1.0 if number is None else number
+        above = [r for r in op.inputs if structure.of_data(r)]
+        if len(above) != 1:
+            break
+        ref = above[0]
+    return factor, ref
+
+
+def contracted_length(structure: Structure, op: Op) -> int | None:
+    operands = [r for r in op.inputs if structure.of_data(r)]
+    if op.name == "einsum":
+        equation = op.args[0]
+        if not isinstance(equation, str) or "->" not in equation:
+            return None
+        left, right = equation.replace(" ", "").split("->")
+        term = left.split(",")[0].replace("...", "")
+        shape = structure.shape(operands[0])
+        summed = [i for i, letter in enumerate(term) if letter not in right]
+        return shape[len(shape) - len(term) + summed[0]] if len(summed) == 1 else None
+    return structure.shape(operands[0])[-1]

@@ -1,0 +1,49 @@
+"""Exam: units of a ReLU that fire for no token of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from traindoctor.exams.base import NotApplicable, exam
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+
+# Only these are exactly zero where they do not fire.
+CUTTING = frozenset({"relu", "relu_", "relu6", "threshold", "threshold_", "hardtanh", "hardswish"})
+
+
+@exam(name="dead_units", title="Units that never fire", cost=2)
+def dead_units(patient: Patient) -> Mapping[str, Any]:
+    """`layers`: per activation the share of units (last axis) that are 0 for every token of the step."""
+    tape = patient.tape
+    assert tape is not None
+    ops = [op for op in tape.ops if op.name in CUTTING and op.outputs[0] is not None]
+    # clamp(min=0) is a ReLU by another name
+    ops += [
+        op for op in tape.ops if op.name in ("clamp", "clamp_min", "clip") and 0 in op.args[1:2]
+    ]
+    if not ops:
+        raise NotApplicable("the step has no activation that is exactly 0 where it does not fire")
+    refs = [ref for op in ops if (ref := op.outputs[0]) is not None]
+    replay = tape.replay(want=refs)
+    layers = []
+    for op, ref in zip(ops, refs):
+        value = replay[ref].detach()
+        if value.ndim < 2 or value.shape[0] < 1 or value.numel() == 0:
+            continue  # an expert that got no token
+        fires = (value > 0).reshape(-1, value.shape[-1])
+        layers.append(
+            {
+                "dead": float((~fires.any(0)).float().mean()),
+                "silent": float((~fires).float().mean()),
+                "units": value.shape[-1],
+                "tokens": len(fires),
+                "module": op.module,
+                "line": op.line,
+            }
+        )
+    if not layers:
+        raise NotApplicable("no activation had anything to work on in this step")
+    return {"layers": layers, "step": tape.step}

@@ -1,0 +1,242 @@
+"""Exam: which outputs move when which tokens change. Leaks, mixed rows, blindness, the own token's share.
+
+Tokens of the second half of one row are replaced at the embedding call and the step is run again; the scores
+that enter the loss are compared. A place that may not move and does not gives exactly 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.ends import Ends, find_ends
+from traindoctor.replay.ops import Op, Ref
+from traindoctor.replay.structure import VIEWS, Structure
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.sites import InputSite
+    from traindoctor.replay.tape import StepTape
+
+# An unchanged replay must give the step's own loss; otherwise differences are noise (batch drawn anew).
+FAITHFUL = 1e-5
+# Regrouped sums (experts, padding removed) may move a number by rounding; a fault moves it by 1e-3 and more.
+ROUNDING = 1e-5
+
+
+@exam(name="dependence", title="Which outputs move when a token changes", cost=6)
+def dependence(patient: Patient) -> Mapping[str, Any]:
+    """`pairs`: per loss and look-up the largest movement of scores, over their spread, by region."""
+    tape = patient.tape
+    assert tape is not None
+    structure = Structure(tape)
+    ends = [e for e in find_ends(tape, structure) if usable(e)]
+    if not ends:
+        raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
+    if tape.faithful > FAITHFUL:
+        raise NotApplicable(
+            f"the unchanged replay differs from the step by {tape.faithful:.1e}, so changes cannot be read"
+        )
+    pairs = [examine(tape, structure, e) for e in ends[:4]]
+    return {"pairs": pairs, "faithful": tape.faithful, "attentions": len(structure.attentions)}
+
+
+def usable(ends: Ends) -> bool:
+    return ends.index.ndim == 2 and ends.layout is not None and not ends.contrastive
+
+
+def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
+    assert ends.layout is not None
+    axis, rows, places = ends.layout
+    index = ends.index if axis == 1 else ends.index.T  # (B, T)
+    row, begin, end = chosen_row(index)
+    want = (ends.loss.logits,)
+    base = tape.replay(want=want)[ends.loss.logits]
+    scores = ends.scores(base).float()
+    result: dict[str, Any] = {
+        "input": ends.tokens.weight or "frozen table",
+        "line": ends.loss.line,
+        "axis": axis,
+        "axis_is_known": ends.axis_is_known,
+        "pooled": places == 0,
+        "expects_causal": ends.causal,
+        "shift": None if ends.alignment is None else ends.alignment.shift,
+        "rows": rows,
+        "finite": bool(torch.isfinite(scores).all()),
+        "spread": float(scores.std(0).mean()) if len(scores) > 1 else 0.0,
+    }
+    if not result["finite"]:
+        return result
+    middle = (begin + end) // 2
+    moved = movement(tape, ends, base, changed(index, ends, row, range(middle, end)))
+    spread = max(result["spread"], 1e-12)
+    if places == 0:
+        own = moved[row] if len(moved) == rows else moved.max()
+        others = torch.cat([moved[:row], moved[row + 1 :]])
+        whole = movement(tape, ends, base, changed(index, ends, row, range(begin, end)))
+        result |= {
+            "any_token": float(torch.maximum(own, whole[row])) / spread,
+            "other_rows": float(others.max()) / spread if len(others) else 0.0,
+        }
+    else:
+        grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
+        result |= by_region(grid, row, middle, end, spread)
+        if index.shape[1] - middle > 1 or middle > begin:
+            one = movement(tape, ends, base, changed(index, ends, row, range(middle, middle + 1)))
+            grid = one.reshape(rows, places) if axis == 1 else one.reshape(places, rows).T
+            result |= {
+                "own_share": own_share(grid[row], middle),
+                "one_token": float(grid.max()) / spread,
+            }
+            later = torch.cat([grid[row, :middle], grid[row, middle + 1 :]])
+            result["other_places"] = float(later.max()) / spread if len(later) else None
+    forbidden = result.get("future", 0.0) > ROUNDING and ends.causal
+    if forbidden or result["other_rows"] > ROUNDING:
+        tokens = changed(index, ends, row, range(middle, end))
+        result |= locate(tape, structure, ends, tokens, row, middle)
+    return result
+
+
+def chosen_row(index: Tensor) -> tuple[int, int, int]:
+    """(row, begin, end): the row with most tokens before its constant tail (padding changes nothing, rightly)."""
+    lengths, begins = [], []
+    for line in index:
+        same = (line == line[-1]).flip(0).int()
+        tail = int(same.cumprod(0).sum())
+        head = int((line == line[0]).int().cumprod(0).sum())
+        lengths.append(len(line) - (tail if tail >= 3 else 0))
+        begins.append(head if head >= 3 and head < len(line) else 0)
+    spans = [length - begin for length, begin in zip(lengths, begins)]
+    row = max(range(len(spans)), key=spans.__getitem__)
+    if spans[row] < 2:
+        raise NotApplicable("every row is one repeated token")
+    return row, begins[row], lengths[row]
+
+
+def changed(index: Tensor, ends: Ends, row: int, places: Sequence[int]) -> Tensor:
+    """The index at the look-up with other tokens at these places, drawn from the batch's own."""
+    present = torch.unique(index)
+    new = index.clone()
+    for place in places:
+        old = int(index[row, place])
+        at = int((present == old).nonzero()[0])
+        new[row, place] = present[(at + 1 + place % max(1, len(present) - 1)) % len(present)]
+        if int(new[row, place]) == old:
+            new[row, place] = present[(at + 1) % len(present)]
+    if ends.layout is not None and ends.layout[0] == 0:
+        new = new.T
+    return new.to(ends.tokens.index.device)  # type: ignore[union-attr]
+
+
+def movement(tape: StepTape, ends: Ends, base: Tensor, index: Tensor) -> Tensor:
+    """(N,) largest change of any score of the row."""
+    other = tape.replay(indices=twins(tape, ends.tokens, index), want=(ends.loss.logits,))
+    moved = ends.scores(other[ends.loss.logits]).float() - ends.scores(base).float()
+    return moved.abs().amax(dim=1).cpu()
+
+
+def twins(tape: StepTape, site: InputSite, index: Tensor) -> dict[InputSite, Tensor]:
+    """All look-ups of the same tokens change together (two tables indexed by one text)."""
+    old = site.index
+    assert old is not None
+    return {
+        other: index
+        for other in tape.input_sites
+        if other.index is not None
+        and other.index.shape == old.shape
+        and other.op.segment == site.op.segment
+        and torch.equal(other.index, old)
+    }
+
+
+def by_region(grid: Tensor, row: int, middle: int, end: int, spread: float) -> dict[str, Any]:
+    """Movement before the first changed place, from it on, and in other rows."""
+    others = torch.cat([grid[:row], grid[row + 1 :]])
+    before, after = grid[row, :middle], grid[row, middle:]
+    return {
+        "future": float(before.max()) / spread if len(before) else 0.0,
+        "after": float(after.max()) / spread if len(after) else 0.0,
+        "other_rows": float(others.max()) / spread if others.numel() else 0.0,
+        # How far back the first changed token is seen: 1 is a mask off by one in one layer.
+        "reach": middle - int(before.nonzero()[0]) if before.any() else 0,
+    }
+
+
+def own_share(line: Tensor, place: int) -> float | None:
+    """Movement at the changed token's own place over the largest: 0 means that no skip path brings it there."""
+    largest = float(line.max())
+    if place >= len(line) or largest <= 0:
+        return None
+    return float(line[place]) / largest
+
+
+def locate(
+    tape: StepTape, structure: Structure, ends: Ends, tokens: Tensor, row: int, middle: int
+) -> dict[str, Any]:
+    """The first op whose value moves where it may not: in another row, or before the changed place."""
+    assert ends.layout is not None
+    axis, rows, _ = ends.layout
+    length = ends.index.shape[axis]
+    made = ends.tokens.op.outputs[0]
+    assert made is not None
+    refs: list[Ref] = []
+    ops = []
+    for op in tape.ops:
+        out = op.outputs[0] if op.outputs else None
+        if out is None or op.synthetic or op.number > ends.loss.op.number:
+            continue
+        if structure.hangs(out, made) and places_of(structure.shape(out), rows, length, axis):
+            refs.append(out)
+            ops.append(op)
+    before = tape.replay(want=refs)
+    after = tape.replay(indices=twins(tape, ends.tokens, tokens), want=refs)
+    found: dict[str, Any] = {}
+    for op, ref in zip(ops, refs):
+        where = places_of(structure.shape(ref), rows, length, axis)
+        assert where is not None
+        batch, time = where
+        moved = (after[ref].float() - before[ref].float()).abs()
+        scale = float(before[ref].float().std()) or 1.0
+        moved = moved.movedim(batch, 0)
+        others = torch.cat([moved[:row], moved[row + 1 :]])
+        if "mixing_op" not in found and others.numel() and float(others.max()) > ROUNDING * scale:
+            found |= named("mixing", structure, op)
+        if "leaking_op" not in found and time is not None:
+            own = moved[row].movedim(time - (batch < time), 0)[:middle]
+            if own.numel() and float(own.max()) > ROUNDING * scale:
+                found |= named("leaking", structure, op)
+    return found
+
+
+def named(what: str, structure: Structure, op: Op) -> dict[str, Any]:
+    """The op, or what it is only another shape of."""
+    source = op
+    for above in structure.up(op.inputs[0]) if op.name in VIEWS and op.inputs else ():
+        source = above
+        if above.name not in VIEWS:
+            break
+    return {f"{what}_op": source.name, f"{what}_module": source.module, f"{what}_line": source.line}
+
+
+def places_of(
+    shape: tuple[int, ...], rows: int, length: int, axis: int
+) -> tuple[int, int | None] | None:
+    """(batch dimension, time dimension or None) of an activation; None where it cannot be told."""
+    if len(shape) < 2:
+        return None
+    batch = 0 if axis == 1 else 1
+    if shape[batch] != rows:
+        if axis == 0 and shape[0] == rows:
+            batch = 0
+        else:
+            return None
+    times = [dim for dim, size in enumerate(shape) if size == length and dim != batch]
+    if len(times) == 1:
+        return batch, times[0]
+    if len(times) > 1 and axis == 1 and len(shape) == 3 and shape[1] == length:
+        return batch, 1  # (B, T, T): places first
+    return batch, None

@@ -1,0 +1,99 @@
+"""Exam: the model as it was built. First loss against ln C, spread of scores, scale of weights.
+
+Legend: a weight of shape (out, in) with RMS 1/sqrt(in) keeps the size of what goes through it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.structure import Structure
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.sites import LossSite
+    from traindoctor.replay.tape import StepTape
+
+PRODUCTS = frozenset({"linear", "matmul", "__matmul__", "mm", "addmm", "bmm", "einsum"})
+
+
+@exam(name="init_scale", title="Scale of the model at initialisation", cost=3)
+def init_scale(patient: Patient) -> Mapping[str, Any]:
+    """First step only: cross-entropy over ln C, std of scores, of attention scores, RMS x sqrt(fan in)."""
+    tape = patient.first_tape
+    if tape is None or tape.step != 0:
+        raise NotApplicable("the first step was not taped")
+    structure = Structure(tape)
+    values: dict[str, Any] = {"step": tape.step, "weights": weight_scales(tape)}
+    sites = [
+        s for s in tape.loss_sites if s.class_dim is not None and not s.targets.is_floating_point()
+    ]
+    if sites:
+        values |= first_loss(tape, sites[0])
+    softmaxes = [a.op.inputs[0] for a in structure.attentions if a.kind == "softmax"][:12]
+    stds = (
+        [score_std(value) for value in tape.replay(want=softmaxes).values.values()]
+        if softmaxes
+        else []
+    )
+    values["score_std"] = max(stds, default=None)
+    scales = sorted(values["weights"].values())
+    values["weight_scale"] = scales[len(scales) // 2] if scales else None
+    values["largest_scale"] = scales[-1] if scales else None
+    return values
+
+
+def first_loss(tape: StepTape, site: LossSite) -> dict[str, Any]:
+    scores = site.rows(tape.replay(want=[site.logits])[site.logits].detach()).float()
+    keep = site.valid.to(scores.device)
+    if not keep.any():
+        return {}
+    targets = site.targets.to(scores.device)[keep]
+    # A log-probability is its own log-softmax: the same number for nll_loss.
+    nll = F.cross_entropy(scores[keep], targets.long())
+    return {
+        "loss": float(nll),
+        "ln_classes": math.log(site.num_classes),
+        "loss_ratio": float(nll) / math.log(max(2, site.num_classes)),
+        "logits_std": float(scores[keep].std(dim=1).mean()),
+        "classes": site.num_classes,
+        "line": site.line,
+    }
+
+
+def score_std(scores: Tensor) -> float:
+    open_ = scores[torch.isfinite(scores) & (scores > -1e4)].float()
+    return float(open_.std()) if open_.numel() > 1 else 0.0
+
+
+def weight_scales(tape: StepTape) -> dict[str, float]:
+    """RMS x sqrt(fan in) of every matrix that multiplies activations; matrices of zeros (gates) are left out."""
+    found = {}
+    used = {ref for op in tape.ops if op.name in PRODUCTS for ref in op.inputs}
+    used |= {
+        ref for op in tape.ops if op.name == "multi_head_attention_forward" for ref in op.inputs
+    }
+    views = {
+        ref: op for op in tape.ops for ref in op.outputs if ref is not None and len(op.inputs) == 1
+    }
+    names = set()
+    for ref in used:
+        while ref in views and tape.name_of(ref) is None:
+            ref = views[ref].inputs[0]
+        name = tape.name_of(ref)
+        if name is not None:
+            names.add(name)
+    for name in names:
+        value = tape.parameters[name].value.detach().float()
+        if value.ndim == 2 and min(value.shape) > 1:
+            rms = float(value.square().mean().sqrt())
+            if rms > 0:
+                found[name] = rms * math.sqrt(value.shape[1])
+    return found

@@ -1,0 +1,78 @@
+"""Exam: how much of each activation changes with the input, layer by layer.
+
+I = variance over the batch at a fixed place / mean square. 0: the input does not get through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.ends import find_ends
+from traindoctor.replay.ops import Op, Ref
+from traindoctor.replay.structure import Structure
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+
+LAYERS = frozenset(
+    "linear layer_norm rms_norm multi_head_attention_forward scaled_dot_product_attention add __add__ "
+    "embedding addmm conv1d batch_norm".split()
+)
+MOST_LAYERS = 200
+
+
+@exam(name="input_dependence", title="How much of each activation changes with the input", cost=3)
+def input_dependence(patient: Patient) -> Mapping[str, Any]:
+    """`layers` from first to last with I and RMS; `last` is I of what enters the loss."""
+    tape = patient.tape
+    assert tape is not None
+    structure = Structure(tape)
+    ends = [e for e in find_ends(tape, structure) if e.layout is not None and not e.contrastive]
+    if not ends or ends[0].layout is None:
+        raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
+    axis, rows, places = ends[0].layout
+    if rows < 2:
+        raise NotApplicable("a batch of one row has no variance over rows")
+    made, logits = ends[0].tokens.op.outputs[0], ends[0].loss.logits
+    assert made is not None
+    chosen: list[tuple[Op, Ref]] = []
+    for op in tape.ops:
+        out = op.outputs[0] if op.outputs else None
+        if op.name in LAYERS and out is not None and op.segment == ends[0].loss.op.segment:
+            shape = structure.shape(out)
+            if rows in shape[:2] and len(shape) >= 2 and structure.hangs(out, made):
+                chosen.append((op, out))
+    chosen = chosen[-MOST_LAYERS:]
+    replay = tape.replay(want=[*(ref for _, ref in chosen), logits])
+    layers = [
+        {
+            "dependence": dependence_of(replay[ref], batch_dim(structure.shape(ref), rows, axis)),
+            "rms": float(replay[ref].detach().float().square().mean().sqrt()),
+            "module": op.module,
+            "op": op.name,
+        }
+        for op, ref in chosen
+    ]
+    scores = ends[0].scores(replay[logits])
+    if places:
+        scores = (
+            scores.reshape(rows, places, -1)
+            if axis == 1
+            else scores.reshape(places, rows, -1).transpose(0, 1)
+        )
+    return {"layers": layers, "last": dependence_of(scores, 0), "step": tape.step}
+
+
+def batch_dim(shape: tuple[int, ...], rows: int, axis: int) -> int:
+    preferred = 0 if axis == 1 else 1
+    return preferred if shape[preferred] == rows else 1 - preferred
+
+
+def dependence_of(value: Tensor, batch: int) -> float:
+    x = value.detach().double().movedim(batch, 0)
+    square = x.square().mean()
+    return float(x.var(dim=0, unbiased=False).mean() / square) if square > 0 else 0.0

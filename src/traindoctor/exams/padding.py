@@ -1,0 +1,105 @@
+"""Exam: do padding positions count as targets? The loss itself is asked, not ignore_index.
+
+A row's padding is its constant tail (or head). One such target is changed and the loss is taken again:
+if it moves, that position counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.ends import Ends, find_ends
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+# Shorter constant tails are blanks or a repeated letter.
+TAIL = 3
+
+
+@exam(name="padding", title="Do padding positions count as targets", cost=3)
+def padding(patient: Patient) -> Mapping[str, Any]:
+    """Share of COUNTED targets in constant tails, in which share of rows, and the nll there against elsewhere."""
+    tape = patient.tape
+    assert tape is not None
+    ends = [
+        e for e in find_ends(tape) if e.has_classes and e.layout is not None and e.layout[2] > 1
+    ]
+    if not ends:
+        raise NotApplicable("no loss has one target per place of a row")
+    return {"pairs": [examine(tape, e) for e in ends[:2]], "step": tape.step}
+
+
+def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
+    assert ends.layout is not None
+    axis, rows, places = ends.layout
+    y = ends.loss.targets.cpu()
+    grid = y.reshape(rows, places) if axis == 1 else y.reshape(places, rows).T
+    tails, token, in_rows = constant_tails(grid)
+    flat_tails = (tails if axis == 1 else tails.T).reshape(-1)
+    row = {
+        "line": ends.loss.line,
+        "token": token,
+        "rows": in_rows,
+        "tail_share": float(tails.float().mean()),
+        "counted": 0.0,
+    }
+    if not flat_tails.any():
+        return row
+    counts = counted(tape, ends)
+    valid = counts.cpu()
+    scores = (
+        ends.scores(tape.replay(want=[ends.loss.logits])[ends.loss.logits].detach()).float().cpu()
+    )
+    nll = F.cross_entropy(scores, y.clamp(0, scores.shape[1] - 1).long(), reduction="none")
+    inside, outside = nll[valid & flat_tails], nll[valid & ~flat_tails]
+    row["counted"] = float((valid & flat_tails).sum()) / max(1, int(valid.sum()))
+    row["nll_padding"] = float(inside.mean()) if len(inside) else None
+    row["nll_elsewhere"] = float(outside.mean()) if len(outside) else None
+    # Does the padding token also stand inside texts? Then it may be a blank, not padding.
+    row["token_elsewhere"] = (
+        float((grid[~tails] == token).float().mean()) if (~tails).any() else 0.0
+    )
+    return row
+
+
+def constant_tails(grid: Tensor) -> tuple[Tensor, int | None, float]:
+    """(mask of places in the tail of the commonest tail token, that token, share of rows that have it)."""
+    T = grid.shape[1]
+    run = (grid == grid[:, -1:]).flip(1).int().cumprod(1).sum(1)
+    head = (grid == grid[:, :1]).int().cumprod(1).sum(1)
+    best = (torch.zeros_like(grid, dtype=torch.bool), None, 0.0)
+    for lengths, tokens, at_end in ((run, grid[:, -1], True), (head, grid[:, 0], False)):
+        long = (lengths >= TAIL) & (tokens >= 0)
+        if not long.any():
+            continue
+        token = int(tokens[long].mode().values)
+        chosen = long & (tokens == token)
+        place = torch.arange(T)
+        mask = place >= T - lengths[:, None] if at_end else place < lengths[:, None]
+        mask = mask & chosen[:, None]
+        share = float(chosen.float().mean())
+        if mask.float().mean() > best[0].float().mean():
+            best = (mask, token, share)
+    return best
+
+
+def counted(tape: StepTape, ends: Ends) -> Tensor:
+    """(N,) which rows of scores the loss hangs on: its derivative by them is not 0."""
+    replay = tape.replay(want=[ends.loss.logits], gradients=True)
+    scores = replay[ends.loss.logits]
+    if not scores.requires_grad:
+        # Inside an autograd.Function's forward there is no graph to ask: the site's own mask is what is known.
+        return ends.loss.valid
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(replay.loss, scores, allow_unused=True)
+    if gradient is None:
+        return ends.loss.valid
+    return ends.scores(gradient).abs().sum(1) > 0

@@ -1,0 +1,111 @@
+"""Exam: can the order of the tokens reach the output? Tokens of a row are permuted at the embedding call.
+
+A model without positions gives the permuted outputs of the same tokens: f(px) = p f(x), to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.dropout import without_dropout
+from traindoctor.replay.ends import Ends, find_ends
+from traindoctor.replay.structure import Structure
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+FAITHFUL = 1e-5
+PERMUTATIONS = 2
+
+
+@exam(name="positions", title="Does the order of tokens reach the output", cost=5)
+def positions(patient: Patient) -> Mapping[str, Any]:
+    """`pairs`: the largest |f(px) - p f(x)| over the spread of scores; next-token models are not asked."""
+    tape = patient.tape
+    assert tape is not None
+    if tape.faithful > FAITHFUL:
+        raise NotApplicable(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
+    # Dropout falls on places, so it tells them apart by itself: it is taken out.
+    tape = without_dropout(tape)
+    structure = Structure(tape)
+    ends = [e for e in find_ends(tape, structure) if usable(e)]
+    if not ends:
+        raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
+    asked = [e for e in ends if not e.causal]
+    if not asked:
+        raise NotApplicable("a next-token model: its mask is a position signal in itself")
+    if not structure.attentions:
+        raise NotApplicable("the step has no attention: order reaches the output another way")
+    return {"pairs": [examine(tape, e) for e in asked[:3]], "step": tape.step}
+
+
+def usable(ends: Ends) -> bool:
+    return ends.index.ndim == 2 and ends.layout is not None and not ends.contrastive
+
+
+def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
+    assert ends.layout is not None
+    axis, rows, places = ends.layout
+    index = ends.index if axis == 1 else ends.index.T
+    base = ends.scores(tape.replay(want=[ends.loss.logits])[ends.loss.logits]).float()
+    spread = float(base.std(0).mean()) or 1.0
+    gaps = []
+    for seed in range(PERMUTATIONS):
+        order, fixed = permutation(index, seed)
+        new = index.gather(1, order)
+        site = ends.tokens
+        assert site.index is not None
+        tokens = (new if axis == 1 else new.T).to(site.index.device)
+        same = {
+            other: tokens
+            for other in tape.input_sites
+            if other.index is not None
+            and other.index.shape == site.index.shape
+            and torch.equal(other.index, site.index)
+        }
+        got = ends.scores(tape.replay(indices=same, want=[ends.loss.logits])[ends.loss.logits])
+        expected = base
+        if places:
+            grid = (
+                base.reshape(rows, places, -1)
+                if axis == 1
+                else base.reshape(places, rows, -1).transpose(0, 1)
+            )
+            order = order[:, :places]
+            moved = grid.gather(1, order.to(grid.device)[..., None].expand(-1, -1, grid.shape[-1]))
+            expected = (moved if axis == 1 else moved.transpose(0, 1)).reshape(base.shape)
+        gaps.append(float((got.float() - expected).abs().max()) / spread)
+        if not fixed:
+            break
+    return {
+        "input": ends.tokens.weight or "frozen table",
+        "line": ends.loss.line,
+        "gap": max(gaps),
+        "pooled": places == 0,
+        "spread": spread,
+        "shift": None if ends.alignment is None else ends.alignment.shift,
+    }
+
+
+def permutation(index: Tensor, seed: int) -> tuple[Tensor, bool]:
+    """A permutation of each row's places; a constant tail (padding) stays where it is."""
+    generator = torch.Generator().manual_seed(seed)
+    B, T = index.shape
+    order = torch.arange(T).repeat(B, 1)
+    changed = False
+    for row in range(B):
+        line = index[row]
+        tail = int((line == line[-1]).flip(0).int().cumprod(0).sum())
+        length = T - tail if tail >= 2 else T
+        if length > 2:
+            order[row, :length] = torch.randperm(length, generator=generator)
+            changed = True
+    if not changed:
+        raise NotApplicable("every row is one repeated token")
+    return order, changed

@@ -1,0 +1,91 @@
+"""Exam: parameters that do the work of several layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.structure import Structure
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+
+@exam(name="sharing", title="Parameters used at several depths", cost=1)
+def sharing(patient: Patient) -> Mapping[str, Any]:
+    """`listed`: modules that stand several times in one list; `reused`: parameters used again above themselves."""
+    tape = patient.tape
+    assert tape is not None
+    reused = reused_parameters(tape)
+    hidden = [name for name in tape.parameters if tape.parameters[name].value.ndim >= 2]
+    if not hidden:
+        raise NotApplicable("the step has no weight matrix")
+    return {
+        "listed": [] if patient.model is None else listed_twice(patient.model),
+        "tied": [] if patient.model is None else tied_parameters(patient.model),
+        "reused": reused,
+        "matrices": len(hidden),
+    }
+
+
+def listed_twice(model: nn.Module) -> list[dict[str, Any]]:
+    """The same module object under several numbers of one ModuleList or Sequential: `[Block()] * 6`."""
+    found = []
+    for path, parent in model.named_modules(remove_duplicate=True):
+        if not isinstance(parent, nn.ModuleList | nn.Sequential):
+            continue
+        places: dict[int, list[str]] = {}
+        for name, child in parent._modules.items():
+            if child is not None and any(True for _ in child.parameters()):
+                places.setdefault(id(child), []).append(f"{path}.{name}" if path else name)
+        found += [
+            {"modules": names[:8], "times": len(names), "of": len(parent._modules)}
+            for names in places.values()
+            if len(names) > 1
+        ]
+    return found
+
+
+def tied_parameters(model: nn.Module) -> list[list[str]]:
+    """Matrices that stand under several names without their module being the same; a table and the head apart."""
+    names: dict[int, list[str]] = {}
+    kinds: dict[int, set[str]] = {}
+    for path, module in model.named_modules():
+        for name, value in module._parameters.items():
+            if value is not None and value.ndim >= 2:
+                names.setdefault(id(value), []).append(f"{path}.{name}" if path else name)
+                kinds.setdefault(id(value), set()).add(
+                    "table" if isinstance(module, nn.Embedding) else "layer"
+                )
+    return [found for key, found in names.items() if len(found) > 1 and "table" not in kinds[key]][
+        :8
+    ]
+
+
+def reused_parameters(tape: StepTape) -> list[dict[str, Any]]:
+    """Matrices used twice in one pass, the later use hanging on the earlier one's result."""
+    structure = Structure(tape)
+    found = []
+    for name, leaf in tape.parameters.items():
+        if leaf.value.ndim < 2:
+            continue
+        uses = [
+            op
+            for op in structure.users.get(leaf.ref, ())
+            if op.segment == 0 and op.name not in ("embedding", "t", "T", "mT", "transpose")
+        ]
+        first = next((op.outputs[0] for op in uses if op.outputs), None)
+        if len(uses) < 2 or first is None:
+            continue
+        deeper = sum(
+            any(structure.hangs(ref, first) for ref in op.inputs if ref != leaf.ref)
+            for op in uses[1:]
+        )
+        table = any(op.name == "embedding" for op in structure.users.get(leaf.ref, ()))
+        if deeper and not table:
+            found.append({"parameter": name, "uses": deeper + 1})
+    return found[:24]

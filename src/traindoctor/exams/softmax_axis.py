@@ -1,0 +1,137 @@
+"""Exam: do attention weights sum to 1 over the axis that is contracted with the values?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.ops import Op, Ref, replace
+from traindoctor.replay.structure import DROPOUTS, VIEWS, Attention, Structure
+
+if TYPE_CHECKING:
+    from traindoctor.replay.execute import Replay
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+
+@exam(name="softmax_axis", title="Attention weights sum to 1 over the keys", cost=2)
+def softmax_axis(patient: Patient) -> Mapping[str, Any]:
+    """`attentions`: per hand-written softmax the median of |sum - 1| before dropout.
+
+    torch's own attention functions cannot have the fault; they are counted in `built_in`.
+    """
+    tape = patient.tape
+    assert tape is not None
+    structure = Structure(tape)
+    if not structure.attentions:
+        raise NotApplicable("the step has no attention: no softmax enters a product with data")
+    by_hand = [a for a in structure.attentions if a.kind == "softmax"]
+    rows = [row for a in by_hand if (row := examine(tape, structure, a)) is not None]
+    return {"attentions": rows, "built_in": len(structure.attentions) - len(by_hand)}
+
+
+def examine(tape: StepTape, structure: Structure, attention: Attention) -> dict[str, Any] | None:
+    axis = contracted_axis(structure, attention)
+    softmax = attention.op.outputs[0]
+    if axis is None or softmax is None:
+        return None
+    others = [ref for op in attention.path for ref in op.inputs]
+    replay = tape.replay(want=[softmax, *others])
+    start = replay[softmax].detach()
+    plain = follow(attention, start, replay, keep=VIEWS)
+    whole = follow(attention, start, replay, keep=None)
+    off, off_at_product = gap(plain, axis), gap(whole, axis)
+    if off is None:
+        return None
+    return {
+        "off": off,
+        # A mask laid on after the softmax, or weights normalised once more, change the sum.
+        "off_at_product": off_at_product,
+        "noise": float(torch.finfo(start.dtype).eps),
+        "module": attention.op.module,
+        "line": attention.op.line,
+        "dim": softmax_dim(attention.op),
+        "after_softmax": [op.name for op in attention.path if op.name not in VIEWS | DROPOUTS],
+    }
+
+
+def follow(
+    attention: Attention, value: Tensor, replay: Replay, *, keep: frozenset[str] | None
+) -> Tensor:
+    """The weights as they enter the product, without dropout; `keep` names the ops that are applied."""
+    softmax = attention.op.outputs[0]
+    assert softmax is not None
+    current = {softmax: value}
+
+    def read(ref: Ref) -> Tensor:
+        return current.get(ref, replay[ref]).detach()
+
+    for op in attention.path:
+        source = next(ref for ref in op.inputs if ref in current)
+        made = op.outputs[0]
+        assert made is not None
+        applied = op.name not in DROPOUTS and (keep is None or op.name in keep)
+        current[made] = apply(op, read) if applied else current[source]
+    assert attention.weights is not None
+    return current[attention.weights]
+
+
+def gap(weights: Tensor, axis: int) -> float | None:
+    """Median of |sum - 1|: a row whose keys are all padding may sum to 0, a few of those do not matter."""
+    off = (weights.float().sum(axis) - 1).abs()
+    off = off[torch.isfinite(off)]
+    return float(off.median()) if off.numel() else None
+
+
+def apply(op: Op, read: Callable[[Ref], Tensor]) -> Tensor:
+    args = replace(op.args, Ref, lambda ref: read(ref).clone())
+    kwargs = replace(op.kwargs, Ref, lambda ref: read(ref).clone())
+    with torch.no_grad():
+        result = op.func(*args, **kwargs)
+    return result if isinstance(result, Tensor) else result[0]
+
+
+def softmax_dim(op: Op) -> int | None:
+    dim = op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else None)
+    return dim if isinstance(dim, int) else None
+
+
+def contracted_axis(structure: Structure, attention: Attention) -> int | None:
+    """The axis of the weights that the product sums over."""
+    product, weights = attention.product, attention.weights
+    assert product is not None
+    assert weights is not None
+    ndim = len(structure.shape(weights))
+    if product.name == "einsum":
+        return einsum_axis(product, weights, ndim)
+    operands = [a for a in product.args if isinstance(a, Ref)]
+    if product.name == "baddbmm":
+        operands = operands[1:]
+    if product.name == "__rmatmul__":
+        operands.reverse()
+    if len(operands) != 2 or ndim < 2:
+        return None
+    return -1 if operands[0] == weights else -2
+
+
+def einsum_axis(op: Op, weights: Ref, ndim: int) -> int | None:
+    equation = op.args[0]
+    if not isinstance(equation, str):
+        return None
+    operands = [a for a in op.args[1:] if isinstance(a, Ref)]
+    if not operands and len(op.args) > 1 and isinstance(op.args[1], list | tuple):
+        operands = [a for a in op.args[1] if isinstance(a, Ref)]
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow or len(terms) != len(operands) or ("..." in left and ndim < 2):
+        return None
+    term = terms[operands.index(weights)]
+    summed = [letter for letter in term.replace("...", "") if letter not in right]
+    if len(summed) != 1:
+        return None
+    behind = term.replace("...", "")[::-1].index(summed[0])
+    return -1 - behind if not term.endswith("...") else None

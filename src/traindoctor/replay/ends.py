@@ -1,0 +1,123 @@
+"""The two ends of a taped step: each loss with the token look-ups that it hangs on, and how they lie together.
+
+Legend: N rows of scores that enter the loss, C classes, B rows of the batch, T places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from traindoctor.replay.alignment import Alignment, align, layouts, looks_like_positions
+from traindoctor.replay.structure import Structure
+
+if TYPE_CHECKING:
+    from traindoctor.replay.sites import InputSite, LossSite
+    from traindoctor.replay.tape import StepTape
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """One loss and one token look-up that reaches it."""
+
+    loss: LossSite
+    tokens: InputSite
+    scores_shape: tuple[int, ...]
+    """Shape of what enters the loss, before it is brought to (N, C)."""
+
+    @cached_property
+    def index(self) -> Tensor:
+        return self.tokens.index.detach().cpu().long()
+
+    @property
+    def contrastive(self) -> bool:
+        """Each row is its own class: rows of the batch are compared with each other on purpose."""
+        if not self.has_classes:
+            return False
+        flat = self.loss.targets.cpu()
+        same = bool(flat.numel() > 1 and torch.equal(flat, torch.arange(flat.numel())))
+        return same and flat.numel() in (self.index.shape[0], self.loss.num_classes)
+
+    @property
+    def has_classes(self) -> bool:
+        return self.loss.class_dim is not None and not self.loss.targets.is_floating_point()
+
+    @cached_property
+    def alignment(self) -> Alignment | None:
+        """The exact shift between tokens and targets, if there is one."""
+        if not self.has_classes or self.index.ndim != 2:
+            return None
+        y = self.loss.targets.cpu().long().numpy()
+        return align(self.index.numpy(), y, self.loss.valid.cpu().numpy())
+
+    @property
+    def causal(self) -> bool:
+        """Next-token prediction: the answer stands in the input, one or more places on."""
+        found = self.alignment
+        return found is not None and found.shift is not None and found.shift > 0
+
+    @cached_property
+    def layout(self) -> tuple[int, int, int] | None:
+        """(time axis of the index, rows, places) of the scores; places 0: one answer per row of the batch."""
+        if self.index.ndim != 2:
+            return None
+        N = self.num_rows
+        B, T = self.index.shape
+        if self.alignment is not None:
+            axis = self.alignment.axis
+            rows = B if axis == 1 else T
+            return (axis, rows, N // rows) if N % rows == 0 else None
+        if N == B and N != B * T:
+            return 1, B, 0
+        if N == T and B != T and B > 1:
+            return 0, T, 0
+        flat = np.zeros(N, dtype=np.int64)
+        for axis, laid, _ in layouts(self.index.numpy(), flat, flat == 0):
+            # Without a shift to tell, a full rectangle is read batch-first, as most scripts have it.
+            return axis, (B if axis == 1 else T), laid.shape[axis]
+        return None
+
+    @property
+    def axis_is_known(self) -> bool:
+        """Whether time can be told from batch by more than habit."""
+        if self.alignment is not None:
+            return self.alignment.shift != 0
+        return self.layout is not None and self.layout[2] == 0
+
+    @property
+    def num_rows(self) -> int:
+        """N: rows of scores."""
+        if self.loss.class_dim is None:
+            return self.scores_shape[0] if self.scores_shape else 1
+        return int(self.loss.targets.shape[0])
+
+    def scores(self, value: Tensor) -> Tensor:
+        """What enters the loss, as (N, C)."""
+        if self.loss.class_dim is None:
+            return value.reshape(self.num_rows, -1)
+        return self.loss.rows(value)
+
+
+def find_ends(tape: StepTape, structure: Structure | None = None) -> list[Ends]:
+    """Each loss with each look-up of data that it hangs on; the first micro-batch's only."""
+    structure = structure or Structure(tape)
+    found = []
+    for loss in tape.loss_sites:
+        for site in tape.input_sites:
+            index = site.index
+            if site.kind != "data" or index is None or index.ndim == 0:
+                continue
+            if looks_like_positions(index.detach().cpu().long().numpy()):
+                continue
+            made = site.op.outputs[0]
+            if made is not None and structure.hangs(loss.logits, made):
+                found.append(Ends(loss, site, structure.shape(loss.logits)))
+    if not found:
+        return []
+    first = found[0].loss.op.segment
+    return [ends for ends in found if ends.loss.op.segment == first]

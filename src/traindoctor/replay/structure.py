@@ -1,0 +1,204 @@
+"""What a tape computes, read from its ops: who hangs on whom, attention, skip paths, scalar factors.
+
+Nothing here runs the tape; values come from a replay that the exam makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from traindoctor.replay.ops import Op, Ref
+
+if TYPE_CHECKING:
+    from traindoctor.replay.tape import StepTape
+
+PRODUCTS = frozenset({"matmul", "bmm", "__matmul__", "__rmatmul__", "mm", "baddbmm", "einsum"})
+SOFTMAXES = frozenset({"softmax", "_softmax"})
+ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
+SCALINGS = frozenset(
+    {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
+    | {"div", "div_", "__truediv__", "__itruediv__", "true_divide", "divide"}
+)
+DIVISIONS = frozenset({"div", "div_", "__truediv__", "__itruediv__", "true_divide", "divide"})
+# The same numbers in another shape, order or dtype.
+VIEWS = frozenset(
+    "view reshape transpose swapaxes permute contiguous flatten unflatten squeeze unsqueeze expand "
+    "expand_as view_as reshape_as alias to float half bfloat16 double type type_as mT T t movedim "
+    "clone chunk split unbind __getitem__ repeat_interleave repeat".split()
+)
+DROPOUTS = frozenset({"dropout", "dropout_", "alpha_dropout", "feature_dropout"})
+# Between scores and softmax: masks and biases, the numbers that are left stay what they are.
+MASKS = frozenset(
+    "masked_fill masked_fill_ where add add_ __add__ __radd__ __iadd__ __sub__ sub clamp clip "
+    "nan_to_num".split()
+)
+ATTENTION_CALLS = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """One attention: a torch function, or a softmax whose weights enter a product with data."""
+
+    kind: str
+    op: Op
+    """The torch function, or the softmax."""
+    path: tuple[Op, ...] = ()
+    """From the softmax's output to the product: dropout, masks, views."""
+    product: Op | None = None
+    weights: Ref | None = None
+    """What enters the product."""
+
+    @property
+    def inputs(self) -> tuple[Ref, ...]:
+        return self.op.inputs
+
+    @property
+    def output(self) -> Ref:
+        made = (self.product or self.op).outputs[0]
+        assert made is not None
+        return made
+
+
+class Structure:
+    """Ancestry of every value of a tape, as one bit set per Ref."""
+
+    def __init__(self, tape: StepTape) -> None:
+        self.tape = tape
+        self._above: dict[Ref, int] = {}
+        self._written: dict[int, int] = {}
+        for op in tape.ops:
+            bits = 0
+            for ref in op.inputs:
+                bits |= self.above(ref) | 1 << ref.index
+            for ref in (*op.outputs, *op.writes):
+                if ref is not None:
+                    self._above[ref] = self._above.get(ref, 0) | (bits & ~(1 << ref.index))
+            for ref in op.writes:
+                storage = tape.geometry[ref.index].storage
+                self._written[storage] = self._written.get(storage, 0) | bits
+
+    def above(self, ref: Ref) -> int:
+        """Bits of all Refs that this one hangs on."""
+        storage = self.tape.geometry[ref.index].storage
+        return self._above.get(ref, 0) | self._written.get(storage, 0)
+
+    def hangs(self, ref: Ref, on: Ref) -> bool:
+        return bool(self.above(ref) >> on.index & 1) or ref == on
+
+    def shape(self, ref: Ref) -> tuple[int, ...]:
+        return self.tape.geometry[ref.index].size
+
+    @cached_property
+    def users(self) -> dict[Ref, list[Op]]:
+        found: dict[Ref, list[Op]] = {}
+        for op in self.tape.ops:
+            for ref in op.inputs:
+                found.setdefault(ref, []).append(op)
+        return found
+
+    @cached_property
+    def data_bits(self) -> int:
+        """Everything that comes of the batch: its tensors and the look-ups by it."""
+        bits = 0
+        for ref in self.tape.data:
+            bits |= 1 << ref.index
+        for op in self.tape.ops:
+            if op.name in ("embedding", "embedding_bag"):
+                for ref in op.outputs:
+                    if ref is not None:
+                        bits |= 1 << ref.index
+        return bits
+
+    def of_data(self, ref: Ref) -> bool:
+        return bool((self.above(ref) | 1 << ref.index) & self.data_bits)
+
+    @cached_property
+    def attentions(self) -> list[Attention]:
+        found = []
+        for op in self.tape.ops:
+            if op.name in ATTENTION_CALLS:
+                found.append(Attention(op.name, op))
+            elif op.name in SOFTMAXES and op.outputs[0] is not None:
+                hit = self._product_of(op.outputs[0])
+                if hit is not None:
+                    path, product, weights = hit
+                    found.append(Attention("softmax", op, path, product, weights))
+        return found
+
+    def _product_of(self, weights: Ref) -> tuple[tuple[Op, ...], Op, Ref] | None:
+        """Follows weights through views, dropout and masks to the product with data that they enter."""
+        queue: list[tuple[Ref, tuple[Op, ...]]] = [(weights, ())]
+        seen = {weights}
+        while queue:
+            ref, path = queue.pop(0)
+            for op in self.users.get(ref, ()):
+                if op.name in PRODUCTS:
+                    others = [r for r in op.inputs if r != ref]
+                    if others and all(self.of_data(other) for other in others):
+                        return path, op, ref
+                passes = op.name in VIEWS | DROPOUTS | SCALINGS | MASKS
+                out = op.outputs[0] if op.outputs else None
+                if passes and out is not None and out not in seen and len(path) < 12:
+                    seen.add(out)
+                    queue.append((out, (*path, op)))
+        return None
+
+    @cached_property
+    def additions(self) -> list[tuple[Op, Ref, Ref]]:
+        """Sums of two values of the batch that have the same shape: (op, one, other)."""
+        found = []
+        for op in self.tape.ops:
+            refs = [ref for ref in op.args[:2] if isinstance(ref, Ref)]
+            if op.name in ADDITIONS and len(refs) == 2:
+                one, other = refs
+                if self.shape(one) == self.shape(other) and one != other:
+                    if self.of_data(one) and self.of_data(other):
+                        found.append((op, one, other))
+        return found
+
+    def bypass(self, inside: Ref) -> tuple[Op, Ref, Ref] | None:
+        """The first sum that joins a value through `inside` with one around it: (op, through, around)."""
+        for op, one, other in self.additions:
+            for through, around in ((one, other), (other, one)):
+                if self.hangs(through, inside) and not self.hangs(around, inside):
+                    if self.above(inside) & (self.above(around) | 1 << around.index):
+                        return op, through, around
+        return None
+
+    def scalar_factor(self, op: Op) -> float | None:
+        """The number a scaling op multiplies by; None where it is no single number."""
+        if op.name not in SCALINGS:
+            return None
+        for place, value in enumerate(op.args[:2]):
+            number = self._number(value)
+            if number is not None:
+                if op.name in DIVISIONS:
+                    return 1.0 / number if place == 1 and number else None
+                return number
+        return None
+
+    def _number(self, value: Any) -> float | None:
+        if isinstance(value, bool) or value is None:
+            return None
+        if isinstance(value, int | float):
+            return float(value)
+        constant = self.tape.constants.get(value) if isinstance(value, Ref) else None
+        if isinstance(constant, Tensor) and constant.numel() == 1:
+            return float(constant)
+        return None
+
+    def up(self, ref: Ref) -> Iterator[Op]:
+        """From a value upwards along its data operand, op by op."""
+        producer = self.tape.producer
+        while ref in producer:
+            op = producer[ref]
+            yield op
+            above = [r for r in op.inputs if self.of_data(r)]
+            if len(above) != 1:
+                return
+            ref = above[0]
