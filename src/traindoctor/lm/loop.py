@@ -1,0 +1,499 @@
+"""The training loop. `train` is the story: prepare, build, resume, then step until something says stop."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from traindoctor.errors import ConfigError, TraindoctorError
+from traindoctor.lm import checkpoint, distributed, estimate
+from traindoctor.lm.checkpoint import State
+from traindoctor.lm.config import RunConfig
+from traindoctor.lm.data import (
+    Batches,
+    Corpus,
+    cut,
+    is_prepared,
+    load_corpus,
+    prepare,
+    validation_starts,
+)
+from traindoctor.lm.distributed import World
+from traindoctor.lm.files import write_json, write_text
+from traindoctor.lm.generate import Sampling
+from traindoctor.lm.generate import write_text as write_sample
+from traindoctor.lm.metrics import MetricsFile
+from traindoctor.lm.model import Transformer, decay_groups
+from traindoctor.lm.schedule import learning_rate
+from traindoctor.lm.tokenizer import Tokenizer, load_tokenizer
+
+# Losses stay on the device and are read together: waiting for a GPU at every step costs about 2 %.
+READ_EVERY = 10
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known before the first step."""
+
+    parameters: int
+    vocab_size: int
+    train_tokens: int
+    val_tokens: int
+    unknown_share: float
+    total_steps: int  # 0: until the time is up
+    expected_first_loss: float
+    peak_bytes: int
+    device: str
+    precision: str
+    first_step: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The latest steps, a few at a time."""
+
+    step: int
+    total_steps: int
+    loss: float
+    lr: float
+    grad_norm: float
+    seconds: float
+    tokens_per_second: float
+    share: float  # of the whole run, from 0 to 1
+
+
+@dataclass(frozen=True)
+class Validation:
+    step: int
+    loss: float
+    best: bool
+    sample: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `finished`, `interrupted`, `early-stop`."""
+
+    reason: str
+    step: int
+    seconds: float
+    best_loss: float
+    best_step: int
+    last_loss: float
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+@dataclass
+class Callbacks:
+    """What the caller wants to see. `on_ready` gets model and optimizer before the first step:
+    this is where a doctor attaches itself."""
+
+    on_preparing: Callable[[str, float], None] = _nothing
+    on_plan: Callable[[Plan], None] = _nothing
+    on_ready: Callable[[nn.Module, torch.optim.Optimizer], None] = _nothing
+    on_progress: Callable[[Progress], None] = _nothing
+    on_validation: Callable[[Validation], None] = _nothing
+    on_end: Callable[[Outcome], None] = _nothing
+
+
+def train(run: Path, config: RunConfig, callbacks: Callbacks | None = None) -> Outcome:
+    """Trains in the folder `run`, from its last checkpoint if it has one, and leaves all of it there."""
+    callbacks = callbacks or Callbacks()
+    with distributed.joined(config.train.device) as world:
+        if world.main:
+            write_json(run / "config.json", config.to_dict())
+            if not is_prepared(run):
+                prepare(
+                    config.data,
+                    run,
+                    block=config.model.block,
+                    seed=config.train.seed,
+                    progress=callbacks.on_preparing,
+                )
+        world.barrier()
+        return _Training(run, config, world, callbacks).go()
+
+
+@dataclass
+class _Training:
+    """One run in one process: what the steps share."""
+
+    run: Path
+    config: RunConfig
+    world: World
+    callbacks: Callbacks
+    unread: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
+    last_loss: float = math.nan
+
+    def go(self) -> Outcome:
+        config, world = self.config, self.world
+        self.tokenizer: Tokenizer = load_tokenizer(self.run / "tokenizer.json")
+        self.corpus: Corpus = load_corpus(self.run)
+        self.rows = world.rows(config.train.batch)
+        self.bf16 = self._use_bf16()
+        if world.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        torch.manual_seed(config.train.seed)
+        self.model = Transformer(config.model, self.tokenizer.vocab_size).to(world.device)
+        sharded = config.train.shard and world.size > 1
+        if sharded:
+            distributed.shard(self.model)
+        self.optimizer = make_optimizer(self.model, config)
+        self.state = checkpoint.load_last(self.run, self.model, self.optimizer, sharded=sharded)
+        self.batches = Batches(
+            self.corpus.train,
+            block=config.model.block,
+            rows=config.train.batch * config.train.accumulation,
+            seed=config.train.seed,
+            sampling=config.data.sampling,
+        )
+        self.total_steps = count_steps(config, self.batches)
+        if world.main:
+            self.metrics = MetricsFile(self.run / "metrics.csv", first_step=self.state.step)
+            self.callbacks.on_plan(self._plan())
+        wrapped = self.model if sharded else distributed.replicate(self.model, world)
+        self.forward = torch.compile(wrapped) if config.train.compile else wrapped
+        self.wrapped = wrapped
+        self.callbacks.on_ready(wrapped, self.optimizer)
+        with self._interruptible(), self._memory_advice():
+            reason = self._loop(sharded)
+        outcome = Outcome(
+            reason,
+            self.state.step,
+            self.state.seconds,
+            self.state.best_loss,
+            self.state.best_step,
+            self.last_loss,
+        )
+        if world.main:
+            self.callbacks.on_end(outcome)
+        return outcome
+
+    def _loop(self, sharded: bool) -> str:
+        settings, state = self.config.train, self.state
+        save_every = settings.save_every or settings.eval_every
+        self.begun = time.monotonic() - state.seconds
+        self.model.train()
+        saved_step, reason = state.step, self._why_stop()
+        while not reason:
+            self._step()
+            state.step += 1
+            reason = self._why_stop()
+            if len(self.unread) == READ_EVERY or reason:
+                self._read_losses()
+            evaluate = state.step % settings.eval_every == 0
+            if evaluate or (reason and reason != "interrupted"):
+                self._validate()
+                if settings.patience and state.evals_since_best >= settings.patience:
+                    reason = reason or "early-stop"
+            if state.step % save_every == 0 or state.best_step == state.step or reason:
+                state.seconds = time.monotonic() - self.begun
+                checkpoint.save(
+                    self.run,
+                    state,
+                    self.model,
+                    self.optimizer,
+                    keep=settings.keep,
+                    world=self.world,
+                    sharded=sharded,
+                )
+                saved_step = state.step
+        assert saved_step == state.step
+        return reason
+
+    def _step(self) -> None:
+        """One optimizer step: forward and backward passes, clipping, update."""
+        settings, step = self.config.train, self.state.step
+        lr = learning_rate(settings, step, self._share(), self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        if self.config.model.dropout:
+            # Dropout, like the batch, is a function of seed, step and rank: nothing to save, nothing to lose.
+            torch.manual_seed(
+                ((settings.seed << 40) + (step << 12) + self.world.rank) & (2**63 - 1)
+            )
+        total = torch.zeros((), device=self.world.device)
+        for part in range(settings.accumulation):
+            inputs, targets = self._batch(step, part)
+            last = part == settings.accumulation - 1
+            with distributed.without_sync(self.wrapped, last):
+                with self._autocast():
+                    loss = self.forward(inputs, targets) / settings.accumulation
+                loss.backward()
+            total += loss.detach()
+        norm = self._clip(settings.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.unread.append({"step": step, "lr": lr, "loss": total, "grad_norm": norm})
+
+    def _batch(self, step: int, part: int) -> tuple[Tensor, Tensor]:
+        """This rank's rows of one forward pass; ranks and passes together read each row once."""
+        first = part * self.config.train.batch + self.world.rank * self.rows
+        inputs, targets = self.batches.at(step, slice(first, first + self.rows))
+        if self.world.device.type != "cuda":
+            return inputs.to(self.world.device), targets.to(self.world.device)
+        pinned = inputs.pin_memory(), targets.pin_memory()
+        return (
+            pinned[0].to(self.world.device, non_blocking=True),
+            pinned[1].to(self.world.device, non_blocking=True),
+        )
+
+    def _clip(self, limit: float) -> Tensor:
+        parameters = list(self.model.parameters())
+        if limit:
+            norm = torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True)
+        else:
+            grads = [p.grad for p in parameters if p.grad is not None]
+            norm = torch.nn.utils.get_total_norm(grads, foreach=True)
+        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+    def _read_losses(self) -> None:
+        """Brings the losses of the last steps to the host, all at once, and tells them."""
+        if not self.unread:
+            return
+        losses = self.world.mean(torch.stack([row["loss"] for row in self.unread])).tolist()
+        norms = torch.stack([row["grad_norm"] for row in self.unread]).tolist()
+        seconds = time.monotonic() - self.begun
+        per_step = self.batches.rows * self.config.model.block
+        rows = [
+            {
+                **row,
+                "loss": loss,
+                "grad_norm": norm,
+                "seconds": round(seconds, 3),
+                "tokens": (row["step"] + 1) * per_step,
+            }
+            for row, loss, norm in zip(self.unread, losses, norms)
+        ]
+        self.unread.clear()
+        self.last_loss = losses[-1]
+        if self.world.main:
+            self.metrics.add(rows)
+            before, self._last_read = getattr(self, "_last_read", None), (rows[-1]["step"], seconds)
+            speed = math.nan
+            if before and seconds > before[1]:
+                speed = (rows[-1]["step"] - before[0]) * per_step / (seconds - before[1])
+            self.callbacks.on_progress(
+                Progress(
+                    step=rows[-1]["step"] + 1,
+                    total_steps=self.total_steps,
+                    loss=losses[-1],
+                    lr=rows[-1]["lr"],
+                    grad_norm=norms[-1],
+                    seconds=seconds,
+                    tokens_per_second=speed,
+                    share=self._share(),
+                )
+            )
+        bad = [row for row in rows if not math.isfinite(row["loss"])]
+        if bad:
+            raise TraindoctorError(
+                f"the loss became {bad[0]['loss']} at step {bad[0]['step']} (gradient norm before it "
+                f"{norms[max(rows.index(bad[0]) - 1, 0)]:.3g}): resume from the last checkpoint is possible, but "
+                "start anew with a lower --lr, or look at it with traindoctor diagnose",
+                slug="not-finite",
+            )
+
+    @torch.no_grad()
+    def _validate(self) -> None:
+        self._read_losses()
+        loss = self.validation_loss()
+        state = self.state
+        best = loss < state.best_loss
+        if best:
+            state.best_loss, state.best_step, state.evals_since_best = loss, state.step, 0
+        else:
+            state.evals_since_best += 1
+        if not self.world.main:
+            return
+        sample = self._sample()
+        if not math.isnan(loss):
+            seconds = round(time.monotonic() - self.begun, 3)
+            self.metrics.add([{"step": state.step - 1, "seconds": seconds, "val_loss": loss}])
+        self.callbacks.on_validation(Validation(state.step, loss, best, sample))
+
+    def validation_loss(self) -> float:
+        """Mean loss over the same blocks of the validation text every time; NaN when there is none."""
+        val, settings = self.corpus.val, self.config.train
+        block = min(self.config.model.block, len(val) - 1)
+        if block < 1:
+            return math.nan
+        starts = validation_starts(len(val), block, settings.eval_blocks)
+        self.model.eval()
+        total = torch.zeros(2, dtype=torch.float64)
+        # All ranks make the same number of passes, as sharded weights are gathered together.
+        for first in range(0, len(starts), settings.batch):
+            mine = starts[first : first + settings.batch][self.world.rank :: self.world.size]
+            weight = len(mine)
+            inputs, targets = cut(val, mine if weight else starts[:1], block)
+            with self._autocast():
+                loss = self.model(inputs.to(self.world.device), targets.to(self.world.device))
+            total += torch.tensor([loss.item() * weight, weight], dtype=torch.float64)
+        self.model.train()
+        total = self.world.mean(total.float() if self.world.device.type == "mps" else total)
+        return float(total[0] / total[1])
+
+    def _sample(self) -> str:
+        """A short text, by its own random numbers; none from a sharded model (all ranks would have to write)."""
+        settings = self.config.train
+        if not settings.sample_tokens or (settings.shard and self.world.size > 1):
+            return ""
+        self.model.eval()
+        with self._autocast():
+            text = write_sample(
+                self.model,
+                self.tokenizer,
+                "\n",
+                max_tokens=settings.sample_tokens,
+                sampling=Sampling(temperature=0.8, top_p=0.95, seed=settings.seed),
+            )[0]
+        self.model.train()
+        write_text(self.run / "samples" / f"step-{self.state.step:08d}.txt", text + "\n")
+        return text
+
+    def _why_stop(self) -> str:
+        settings = self.config.train
+        if self.total_steps and self.state.step >= self.total_steps:
+            return "finished"
+        if settings.minutes and self._elapsed() >= settings.minutes * 60:
+            return "finished"
+        # Several ranks ask each other only now and then: it costs a message.
+        ask = self.world.size == 1 or self.state.step % READ_EVERY == 0
+        if ask and self.world.any(self.interrupted):
+            return "interrupted"
+        return ""
+
+    def _share(self) -> float:
+        """How much of the run is over, from 0 to 1."""
+        if self.config.train.minutes:
+            return min(self._elapsed() / (self.config.train.minutes * 60), 1.0)
+        return min(self.state.step / self.total_steps, 1.0) if self.total_steps else 0.0
+
+    def _elapsed(self) -> float:
+        return self.world.first(time.monotonic() - self.begun)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if not self.bf16:
+            return contextlib.nullcontext()
+        return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
+
+    def _use_bf16(self) -> bool:
+        wanted = self.config.train.precision
+        if wanted == "auto":
+            return estimate.bf16_pays(self.world.device, self.config.model.width)
+        return wanted == "bf16"
+
+    def _plan(self) -> Plan:
+        config, facts = self.config, self.corpus.facts
+        parameters = config.model.num_parameters(self.tokenizer.vocab_size)
+        warnings = [estimate.size_warning(parameters, facts["train"])]
+        if self.bf16 and self.world.device.type == "cpu" and not estimate.cpu_has_bf16_units():
+            warnings.append(
+                "this CPU has no bf16 units: bf16 is emulated and slow, float32 is better"
+            )
+        if facts["val"] < 2:
+            warnings.append("no text is left for validation: the best checkpoint cannot be told")
+        peak = estimate.peak_bytes(
+            config.model,
+            self.tokenizer.vocab_size,
+            self.rows,
+            bf16=self.bf16,
+            shards=self.world.size if config.train.shard else 1,
+        )
+        return Plan(
+            parameters=parameters,
+            vocab_size=self.tokenizer.vocab_size,
+            train_tokens=facts["train"],
+            val_tokens=facts["val"],
+            unknown_share=facts["unknown_share"],
+            total_steps=self.total_steps,
+            expected_first_loss=math.log(self.tokenizer.vocab_size),
+            peak_bytes=peak,
+            device=str(self.world.device)
+            + (f" x {self.world.size}" if self.world.size > 1 else ""),
+            precision="bf16 autocast" if self.bf16 else "float32",
+            first_step=self.state.step,
+            warnings=tuple(w for w in warnings if w),
+        )
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """The first Ctrl-C (or SIGTERM) ends the run after its step; the second ends it at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, _: Any) -> None:
+            if self.interrupted:
+                signal.signal(number, before[number])
+                raise KeyboardInterrupt
+            self.interrupted = True
+
+        before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def _memory_advice(self) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise estimate.out_of_memory(
+                self.config.model,
+                self.tokenizer.vocab_size,
+                self.rows,
+                self.config.train.accumulation,
+                bf16=self.bf16,
+            ) from error
+
+
+def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
+    """AdamW in one fused kernel where the device has one; decay on matrices only."""
+    settings = config.train
+    device = next(model.parameters()).device.type
+    return torch.optim.AdamW(
+        decay_groups(model, settings.weight_decay),
+        lr=settings.lr,
+        betas=(settings.beta1, settings.beta2),
+        fused=device in ("cpu", "cuda", "mps"),
+    )
+
+
+def count_steps(config: RunConfig, batches: Batches) -> int:
+    """Optimizer steps of the run; 0 when the clock decides."""
+    settings = config.train
+    if settings.minutes:
+        return 0
+    if settings.epochs:
+        steps = math.ceil(settings.epochs * batches.num_blocks / batches.rows)
+        if steps < 1:
+            raise ConfigError(f"--epochs {settings.epochs} is less than one step of this text")
+        return steps
+    return settings.steps
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return "can't allocate memory" in str(error) or "not enough memory" in str(error)

@@ -1,0 +1,45 @@
+"""metrics.csv: one row per step, validation losses beside them, cut back when a run is resumed."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+from traindoctor.lm.files import write_text, writing
+
+COLUMNS = ("step", "tokens", "seconds", "lr", "loss", "grad_norm", "val_loss")
+
+
+class MetricsFile:
+    """Appends rows; `step` counts from 0, a validation belongs to the last step done before it."""
+
+    def __init__(self, file: Path, *, first_step: int) -> None:
+        self.file = file
+        if first_step and file.exists():
+            self._cut(first_step)
+        else:
+            write_text(file, ",".join(COLUMNS) + "\n")
+
+    def add(self, rows: list[dict[str, float | int]]) -> None:
+        with writing(self.file), self.file.open("a", encoding="utf-8", newline="") as out:
+            table = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+            table.writerows({k: _short(v) for k, v in row.items()} for row in rows)
+            out.flush()
+            os.fsync(out.fileno())
+
+    def _cut(self, first_step: int) -> None:
+        """Drops the rows of steps that will be done again, and a half-written last line."""
+        head, *lines = self.file.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [
+            line
+            for line in lines
+            if line.endswith("\n") and line.split(",")[0].isdecimal()
+            if int(line.split(",")[0]) < first_step
+        ]
+        write_text(self.file, "".join([head, *kept]))
+
+
+def _short(value: float | int) -> str:
+    # Losses with all digits of a float32: equal runs have equal files.
+    return f"{value:.9g}" if isinstance(value, float) else str(value)

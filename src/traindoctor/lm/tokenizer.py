@@ -1,0 +1,175 @@
+"""Text to tokens and back: characters, words, or byte-level BPE, all kept as one tokenizer.json."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+
+from traindoctor.errors import CheckpointError, ConfigError, DataError
+
+UNKNOWN = "<unk>"
+DEFAULT_VOCAB = 4096
+# A character that the training text lacks, or has too rarely, is written as its UTF-8 bytes.
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+# Characters beyond this rank are rare in any script; they go through bytes as well.
+MAX_CHARACTERS = 16384
+# A word with the space before it, a sign with the space before it, or one space: joined, they are the text.
+WORDS = r" ?\w+| ?[^\w\s]|\s"
+NO_TOKEN = np.uint32(0xFFFFFFFF)
+# Rust encodes pieces of this many characters in parallel; one piece keeps a few MB busy.
+PIECE = 1 << 16
+
+
+class Tokenizer:
+    """`encode(text)` gives a list of ids, `decode(ids)` text."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self.backend = backend
+        self.kind = _kind_of(backend)
+        self.unknown_id: int | None = backend.token_to_id(UNKNOWN) if self.kind == "word" else None
+        self._table = _character_table(backend) if self.kind == "char" else None
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.backend.get_vocab_size())
+
+    @property
+    def dtype(self) -> type[np.unsignedinteger]:
+        return np.uint16 if self.vocab_size <= 1 << 16 else np.uint32
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_array(text).tolist()
+
+    def encode_array(self, text: str) -> NDArray[np.unsignedinteger]:
+        """The ids of a text, fast: characters by table, the rest in parallel pieces cut at line ends."""
+        _refuse_surrogates(text)
+        if self._table is not None:
+            return self._encode_characters(text)
+        ids: list[int] = []
+        for encoding in self.backend.encode_batch_fast(list(pieces(text, PIECE))):
+            ids.extend(encoding.ids)
+        return np.asarray(ids, dtype=self.dtype)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.backend.decode([int(i) for i in ids], skip_special_tokens=False))
+
+    def save(self, file: Path) -> None:
+        self.backend.save(str(file))
+
+    def _encode_characters(self, text: str) -> NDArray[np.unsignedinteger]:
+        assert self._table is not None
+        codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+        # Codes outside the table land on its last place, which holds no token.
+        found = self._table[np.minimum(codes, len(self._table) - 1)]
+        if not (found == NO_TOKEN).any():
+            return found.astype(self.dtype)
+        ids: list[int] = []
+        for encoding in self.backend.encode_batch_fast(list(pieces(text, PIECE))):
+            ids.extend(encoding.ids)
+        return np.asarray(ids, dtype=self.dtype)
+
+
+def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 0) -> Tokenizer:
+    """A tokenizer made from texts; `vocab_size` 0 is the kind's default."""
+    if kind == "char":
+        return _train_characters(texts, vocab_size)
+    if kind == "word":
+        return _train_words(texts, vocab_size or DEFAULT_VOCAB)
+    if kind == "bpe":
+        return _train_bpe(texts, vocab_size or DEFAULT_VOCAB)
+    raise ConfigError(f"there is no tokenizer {kind!r}: choose char, word or bpe")
+
+
+def load_tokenizer(file: Path) -> Tokenizer:
+    try:
+        return Tokenizer(tokenizers.Tokenizer.from_str(file.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{file.parent} has no {file.name}: it is not a whole run folder"
+        ) from error
+    except Exception as error:  # the library raises bare Exception on bad JSON
+        raise CheckpointError(f"{file} is not a tokenizer that can be read: {error}") from error
+
+
+def pieces(text: str, size: int) -> Iterable[str]:
+    """The text cut after line ends into pieces of about `size` characters (a longer line stays whole)."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + size)
+        end = len(text) if end < 0 else end + 1
+        yield text[start:end]
+        start = end
+
+
+def _train_characters(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    if vocab_size and vocab_size <= len(BYTES):
+        raise ConfigError(
+            f"a character vocabulary of {vocab_size} has no room: 256 tokens stand for the bytes of rare "
+            "characters; give a --vocab-size above 256, or none for all characters"
+        )
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    most = min(vocab_size - len(BYTES) if vocab_size else MAX_CHARACTERS, MAX_CHARACTERS)
+    kept = sorted(sorted(counts), key=lambda c: -counts[c])[:most]
+    vocab = {token: i for i, token in enumerate([*sorted(kept), *BYTES])}
+    # BPE without merges splits into characters, and its byte fallback makes any text encodable.
+    model = models.BPE(vocab=vocab, merges=[], byte_fallback=True, fuse_unk=False)
+    backend = tokenizers.Tokenizer(model)
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return Tokenizer(backend)
+
+
+def _train_words(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    backend = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocab_size, special_tokens=[UNKNOWN], show_progress=False
+    )
+    backend.train_from_iterator(texts, trainer)
+    return Tokenizer(backend)
+
+
+def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return Tokenizer(backend)
+
+
+def _kind_of(backend: tokenizers.Tokenizer) -> str:
+    if isinstance(backend.model, models.WordLevel):
+        return "word"
+    return "char" if backend.model.byte_fallback else "bpe"
+
+
+def _character_table(backend: tokenizers.Tokenizer) -> NDArray[np.uint32]:
+    """Code point -> id; the place after the highest one known holds no token."""
+    characters = {ord(t): i for t, i in backend.get_vocab().items() if len(t) == 1}
+    table = np.full(max(characters, default=0) + 2, NO_TOKEN, dtype=np.uint32)
+    for code, token in characters.items():
+        table[code] = token
+    return table
+
+
+def _refuse_surrogates(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"the text has half a surrogate pair at character {error.start}, which is no Unicode text: "
+            "remove it"
+        ) from error
