@@ -16,8 +16,8 @@ from traindoctor.diagnosis import Diagnosis, diagnose
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import open_record
 
-# Steps that are trained: enough for a second backward pass after a step, moments, and a rate that moves.
-STEPS = 12
+# Steps that are trained: checks that read a course (rates, norms) ask for twenty points of it.
+STEPS = 24
 # Time for exams, in seconds; with the steps themselves a small model stays under a minute.
 SECONDS = 40.0
 # With one batch in hand nothing can be said about how batches follow each other.

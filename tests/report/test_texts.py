@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from traindoctor.report import markdown, terminal
+from traindoctor.report import checklist, markdown, terminal
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE.parent / "snapshots"
@@ -35,6 +35,12 @@ def compare(text: str, name: str) -> None:
 @pytest.mark.parametrize("width", [60, 80])
 def test_terminal(case: str, width: int) -> None:
     compare(terminal.report(CASES[case](), width=width), f"terminal-{case}-{width}.txt")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_checklist(case: str) -> None:
+    exams = {"causal-mask-leak": "dependence", "backward-incorrect": "tape_gradient"}
+    compare(checklist.report(CASES[case](), exams, width=110), f"checklist-{case}.txt")
 
 
 @pytest.mark.parametrize("case", CASES)

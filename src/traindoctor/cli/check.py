@@ -82,7 +82,7 @@ def tell(found: Checkup, json_file: str | None) -> int:
         json_report.write(found.diagnosis, json_file)
     if json_file != "-":
         width = terminal.width_of(sys.stdout)
-        click.echo(checklist.report(found.diagnosis, found.exam_of, width=max(width, 100)))
+        click.echo(checklist.report(found.diagnosis, found.exam_of, width=width))
         terminal.show(found.diagnosis, sys.stdout)
     return STATUS[found.diagnosis.verdict]
 

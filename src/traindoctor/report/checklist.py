@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from traindoctor.checks.base import Finding
 from traindoctor.diagnosis import Diagnosis
 from traindoctor.report.words import number
 
-HEAD = ("exam", "cause", "measured", "expected", "noise", "verdict")
+HEAD = ("verdict", "exam", "cause", "expected", "noise", "what was measured")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Line:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        return (self.exam, self.cause, self.measured, self.expected, self.noise, self.verdict)
+        return (self.verdict, self.exam, self.cause, self.expected, self.noise, self.measured)
 
 
 def lines(diagnosis: Diagnosis, exam_of: Mapping[str, str]) -> list[Line]:
@@ -57,18 +58,14 @@ def _found(found: Finding, exam_of: Mapping[str, str]) -> Line:
 
 
 def report(diagnosis: Diagnosis, exam_of: Mapping[str, str], *, width: int = 100) -> str:
-    """A plain table; the column of what was measured takes what width is left."""
+    """A plain table; what was measured stands last and is wrapped into what width is left."""
     rows = [HEAD, *(line.cells for line in lines(diagnosis, exam_of))]
-    sizes = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    others = sum(size + 2 for column, size in enumerate(sizes) if column != 2)
-    sizes[2] = max(16, min(sizes[2], width - others))
+    sizes = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
+    margin = sum(sizes) + 2 * len(sizes)
     text = []
-    for row in rows:
-        cells = [_fit(cell, size) for cell, size in zip(row, sizes)]
-        text.append("  ".join(cells).rstrip())
+    for *cells, measured in rows:
+        lead = "  ".join(f"{cell:<{size}}" for cell, size in zip(cells, sizes))
+        wrapped = textwrap.wrap(" ".join(measured.split()), max(24, width - margin)) or [""]
+        text.append(f"{lead}  {wrapped[0]}".rstrip())
+        text += [" " * margin + more for more in wrapped[1:]]
     return "\n".join(text) + "\n"
-
-
-def _fit(cell: str, size: int) -> str:
-    flat = " ".join(cell.split())
-    return f"{flat if len(flat) <= size else flat[: size - 1] + '…':<{size}}"

@@ -45,7 +45,7 @@ def report(diagnosis: Diagnosis, *, width: int = 80) -> str:
 def _headline(diagnosis: Diagnosis) -> str:
     steps = f"{diagnosis.steps} step{'' if diagnosis.steps == 1 else 's'}"
     if diagnosis.overhead_percent is not None:
-        steps += f", own cost {number(round(diagnosis.overhead_percent, 2))} %"
+        steps += f", cost {number(round(diagnosis.overhead_percent, 1))} %"
     if diagnosis.verdict == "sick":
         root = diagnosis.causes[0].finding
         return f"traindoctor: SICK, {root.cause} ({root.status}) [{steps}]"
@@ -75,7 +75,7 @@ def _rest(diagnosis: Diagnosis, width: int) -> list[str]:
         lines += _field("seen", "; ".join(s.summary for s in diagnosis.symptoms), width)
     groups = by_test(diagnosis.ruled_out)
     if groups:
-        texts = [f"{listed(names, MAX_NAMES)} (by {by})" for by, names in groups[:MAX_REASONS]]
+        texts = [f"{listed(names, MAX_NAMES)} ({by})" for by, names in groups[:MAX_REASONS]]
         left = sum(len(names) for _, names in groups[MAX_REASONS:])
         if left:
             texts.append(f"and {left} more")
