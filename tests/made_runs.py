@@ -71,9 +71,7 @@ def sick_verdict(steps: int) -> dict[str, Any]:
                 "explained_by": ["clip-too-tight"],
             },
         ],
-        "symptoms": [
-            {"symptom": "loss-flat", "summary": "the loss has stood still for 200 steps"}
-        ],
+        "symptoms": [{"symptom": "loss-flat", "summary": "the loss has stood still for 200 steps"}],
         "ruled_out": [
             {"cause": "missing-zero-grad", "by": "grad.leftover_norm"},
             {"cause": "backward-incorrect", "by": "tape_gradient"},
@@ -154,7 +152,9 @@ def write_layers(writer: RecordWriter, step: int, progress: float, rng: Any) -> 
 def write_facts(writer: RecordWriter) -> None:
     writer.fact("script", {"path": "train.py", "argv": ["--batch-size", "32"]})
     writer.fact("env", {"python": "3.11.2", "torch": "2.13.0", "device": "cpu", "threads": 2})
-    writer.fact("loss.site", {"kind": "cross_entropy", "line": "train.py:41", "classes": VOCABULARY})
+    writer.fact(
+        "loss.site", {"kind": "cross_entropy", "line": "train.py:41", "classes": VOCABULARY}
+    )
     writer.fact(
         "optimizer.groups",
         [{"lr": 3e-4, "weight_decay": 0.1, "betas": [0.9, 0.95], "parameters": 40}],
@@ -166,9 +166,7 @@ def write_facts(writer: RecordWriter) -> None:
             for n in layer_names()
         ],
     )
-    writer.exam(
-        ExamResult("tape_gradient", 3, "done", {"largest": 0.0, "noise": 3e-7}, "", 0.41)
-    )
+    writer.exam(ExamResult("tape_gradient", 3, "done", {"largest": 0.0, "noise": 3e-7}, "", 0.41))
     writer.exam(ExamResult("causality", 3, "done", {"leak": 0.0, "own": 0.31}, "", 0.22))
     writer.exam(
         ExamResult("counterfactual", 120, "refused", {}, "the batches have changing shapes", 0.01)

@@ -23,6 +23,8 @@ interface Props {
   log?: boolean;
   unit?: Unit;
   wide?: boolean;
+  /** Write the names of the dashed lines beside them. */
+  ladder?: boolean;
   /** Share of clipped steps, drawn at the foot. */
   clipped?: Points;
   /** A horizontal line that is no series, such as ln V. */
@@ -154,7 +156,7 @@ function options(lines: Drawn[], log: boolean, unit: Unit, host: HTMLElement, vi
           if (low === null || high === null) return log ? [0.1, 10] : [0, 1];
           const level = latest.current.level?.value;
           if (level !== undefined && level < 3 * Math.max(high, 1e-9)) [low, high] = [Math.min(low, level), Math.max(high, level)];
-          return log ? uPlot.rangeLog(low, high, 10, false) : uPlot.rangeNum(low, high, 0.08, true);
+          return log ? uPlot.rangeLog(low * 0.7, high * 1.3, 10, false) : uPlot.rangeNum(low, high, 0.08, true);
         },
       },
     },
@@ -236,6 +238,14 @@ function decorate(u: uPlot, lines: Drawn[], view: View, props: Props) {
     ctx.fillText(props.level.label, left + width - 4 * ratio, y + (y - top < 20 * ratio ? 13 : -5) * ratio);
     ctx.textAlign = "left";
   }
+  // The rungs of the ladder say which they are, at their right end.
+  ctx.fillStyle = css("--aside");
+  ctx.textAlign = "right";
+  for (const rung of lines) {
+    const value = rung.kind === "aside" && props.ladder ? valueAt(rung.data, view.shown[1]) : null;
+    if (value !== null) ctx.fillText(rung.label, left + width - 4 * ratio, u.valToPos(value, "y", true) - 4 * ratio);
+  }
+  ctx.textAlign = "left";
   if (props.clipped) {
     const { steps, values } = props.clipped;
     ctx.fillStyle = css("--clip");
@@ -245,7 +255,7 @@ function decorate(u: uPlot, lines: Drawn[], view: View, props: Props) {
       const x = at(step);
       const next = i + 1 < steps.length ? at(steps[i + 1]) : x + 2 * ratio;
       ctx.globalAlpha = 0.25 + 0.75 * share;
-      ctx.fillRect(x, top + height - 6 * ratio, Math.max(ratio, next - x), 6 * ratio);
+      ctx.fillRect(Math.floor(x), top + height - 5 * ratio, Math.max(ratio, Math.ceil(next - Math.floor(x))), 5 * ratio);
     });
     ctx.globalAlpha = 1;
   }

@@ -23,7 +23,7 @@ const COLUMNS = 260;
 const LIVE_MS = 1500;
 
 export function HeatMap({ spec, run, rank, source, view, theme, tick }: Props) {
-  const stats = spec.stats.filter((stat) => run.layers[stat.name]?.rows);
+  const stats = spec.stats.filter((stat) => run.layers[stat.name]?.measured);
   const [chosen, choose] = useState(stats[0]?.name);
   const stat = stats.find((s) => s.name === chosen) ?? stats[0];
   const [filter, setFilter] = useState("");
@@ -64,7 +64,7 @@ export function HeatMap({ spec, run, rank, source, view, theme, tick }: Props) {
       {shown && scale && shown.steps.length > 0 && shown.layers.length > 0 ? (
         <>
           <Reading heat={shown} view={view} row={row} scale={scale} />
-          <Canvas heat={shown} scale={scale} view={view} theme={theme} row={row} setRow={setRow} live={source.live} />
+          <Canvas heat={shown} scale={scale} view={view} theme={theme} row={row} setRow={setRow} />
           {spec.profile && stat === stats[0] && <Profile heat={shown} view={view} />}
         </>
       ) : (
@@ -147,10 +147,10 @@ function Reading({ heat, view, row, scale }: { heat: Heat; view: View; row: numb
     <div class="reading">
       <span class="where">
         {row === null || !heat.layers[row] ? (
-          `${heat.layers.length} layers, ${stepsOf(heat.steps.length)} drawn`
+          `${heat.layers.length} layers at ${stepsOf(heat.steps.length)}`
         ) : (
           <>
-            <code>{heat.layers[row]}</code> step {heat.steps[column]?.toLocaleString("en-US")}: <b>{value === "inf" ? "∞" : number(value)}</b>
+            <code>{heat.layers[row]}</code> step {heat.steps[column]?.toLocaleString("en-US")}: <b>{Number.isNaN(value) ? "not measured" : number(value)}</b>
           </>
         )}
       </span>
@@ -187,7 +187,6 @@ interface CanvasProps {
   theme: Theme;
   row: number | null;
   setRow(row: number | null): void;
-  live: boolean;
 }
 
 function Canvas({ heat, scale, view, theme, row, setRow }: CanvasProps) {
@@ -281,8 +280,8 @@ function paint(ctx: CanvasRenderingContext2D, heat: Heat, scale: Scale, frame: F
   for (let r = 0; r < rows; r++)
     for (let c = 0; c < columns; c++) {
       const value = heat.values[r][c];
-      if (value === null || value === undefined) continue;
-      const [red, green, blue] = value === "inf" ? BAD : scale.color(value);
+      if (Number.isNaN(value)) continue;
+      const [red, green, blue] = Number.isFinite(value) ? scale.color(value) : BAD;
       image.data.set([red, green, blue, 255], (r * columns + c) * 4);
     }
   const cells = document.createElement("canvas");

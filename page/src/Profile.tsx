@@ -11,7 +11,7 @@ export function Profile({ heat, view }: { heat: Heat; view: View }) {
   const hover = useHover(view);
   const now = columnAt(heat, hover);
   const columns = now === 0 ? [0] : [0, now];
-  const logs = columns.map((c) => heat.values.map((row) => (typeof row[c] === "number" && (row[c] as number) > 0 ? Math.log10(row[c] as number) : null)));
+  const logs = columns.map((c) => heat.values.map((row) => (row[c] > 0 && Number.isFinite(row[c]) ? Math.log10(row[c]) : null)));
   const finite = logs.flat().filter((v): v is number => v !== null);
   if (heat.layers.length < 2 || !finite.length) return null;
   const low = Math.floor(Math.min(...finite));

@@ -119,7 +119,7 @@ export function RunPage({ source, name, theme }: { source: Source; name: string;
 function pictures(run: Run | null) {
   const series = new Set(run?.series ?? []);
   const charts: ChartSpec[] = CHARTS.filter((chart) => chart.lines.some((line) => series.has(line.name)));
-  const layers = LAYERS.filter((layer) => layer.stats.some((stat) => run?.layers[stat.name]?.rows));
+  const layers = LAYERS.filter((layer) => layer.stats.some((stat) => run?.layers[stat.name]?.measured));
   return { charts, layers, ids: new Set([...charts, ...layers].map((picture) => picture.id)) };
 }
 

@@ -39,7 +39,7 @@ export function scaleOf(stat: LayerStat, heat: Heat, theme: Theme): Scale {
   }
   const log = stat.scale === "log";
   const values: number[] = [];
-  for (const row of heat.values) for (const v of row) if (typeof v === "number" && (!log || v > 0)) values.push(log ? Math.log10(v) : v);
+  for (const row of heat.values) for (const v of row) if (Number.isFinite(v) && (!log || v > 0)) values.push(log ? Math.log10(v) : v);
   values.sort((a, b) => a - b);
   // A few extreme cells must not take all the colours.
   const low = values[Math.floor(values.length * 0.01)] ?? 0;

@@ -9,7 +9,7 @@ export function number(value: unknown): string {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en-US");
-  if (size >= 1e6 || size < 1e-3) return value.toExponential(2).replace("e+", "e").replace("-", "−").replace("e-", "e−");
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e").replace(/-/g, "−");
   return String(Number(value.toPrecision(4))).replace("-", "−");
 }
 
@@ -25,7 +25,7 @@ export function bytes(value: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let at = 0;
   while (Math.abs(value) >= 1000 && at < units.length - 1) [value, at] = [value / 1000, at + 1];
-  return `${value >= 100 || at === 0 ? Math.round(value) : value.toFixed(1)} ${units[at]}`;
+  return `${at === 0 ? Math.round(value) : Number(value.toPrecision(3))} ${units[at]}`;
 }
 
 export function seconds(value: number): string {

@@ -1,5 +1,5 @@
 // Where numbers come from: the live server, or the report's own embedded data. Same interface.
-import type { Card, Embedded, Heat, Range, Run, SeriesData } from "./types";
+import type { Card, CodedHeat, Embedded, Heat, Range, Run, SeriesData } from "./types";
 
 export interface Tick {
   steps: number;
@@ -28,6 +28,12 @@ async function get<T>(path: string, query: Record<string, string | number | null
   return body as T;
 }
 
+function decoded({ layers, steps, cells }: CodedHeat): Heat {
+  const bytes = Uint8Array.from(atob(cells), (letter) => letter.charCodeAt(0));
+  const all = new Float32Array(bytes.buffer);
+  return { layers, steps, values: layers.map((_, i) => all.subarray(i * steps.length, (i + 1) * steps.length)) };
+}
+
 class Server implements Source {
   live = true;
   runs() {
@@ -42,7 +48,7 @@ class Server implements Source {
   }
   layers(name: string, rank: number, what: string, range: Range | null, columns: number, keep: string) {
     const [from, to] = range ?? [null, null];
-    return get<Heat>("layers", { run: name, rank, name: what, from, to, columns, keep });
+    return get<CodedHeat>("layers", { run: name, rank, name: what, from, to, columns, keep }).then(decoded);
   }
   watch(name: string | null, onTick: (tick: Tick) => void, online: (on: boolean) => void) {
     const events = new EventSource(name === null ? "/api/events" : `/api/events?${new URLSearchParams({ run: name })}`);
@@ -67,7 +73,8 @@ class Report implements Source {
     return Object.fromEntries(names.filter((n) => n in this.data.series).map((n) => [n, this.data.series[n]]));
   }
   async layers(_name: string, _rank: number, what: string) {
-    return this.data.layers[what] ?? { layers: [], steps: [], values: [] };
+    const found = this.data.layers[what];
+    return found ? decoded(found) : { layers: [], steps: [], values: [] };
   }
   watch() {
     return () => undefined;

@@ -61,7 +61,7 @@ export interface Run {
   ranks: number;
   created: number | null;
   series: string[];
-  layers: Record<string, { layers: number; rows: number; first: number; last: number }>;
+  layers: Record<string, { layers: number; measured: boolean }>;
   facts: Record<string, unknown>;
   exams: Exam[];
   notes: { time: number; level: string; text: string }[];
@@ -91,10 +91,18 @@ export interface Points {
 
 export type SeriesData = Record<string, Points>;
 
+/** As it travels: cells layer by layer, base64 of little-endian float32. */
+export interface CodedHeat {
+  layers: string[];
+  steps: number[];
+  cells: string;
+}
+
+/** One row of cells per layer. NaN: nothing measured; infinite: an infinite value under it. */
 export interface Heat {
   layers: string[];
   steps: number[];
-  values: (number | "inf" | null)[][];
+  values: Float32Array[];
 }
 
 export type Range = [number, number];
@@ -103,5 +111,5 @@ export type Range = [number, number];
 export interface Embedded {
   run: Run;
   series: SeriesData;
-  layers: Record<string, Heat>;
+  layers: Record<string, CodedHeat>;
 }

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from pathlib import Path
 
 import uvicorn
@@ -22,10 +21,11 @@ from starlette.routing import Route
 
 from traindoctor.dashboard.api import Api, answer
 from traindoctor.dashboard.live import Live
-from traindoctor.dashboard.security import LoopbackOnly, content_security_policy
+from traindoctor.dashboard.security import LoopbackOnly
 from traindoctor.dashboard.store import RunStore
 from traindoctor.dashboard.verdicts import Verdicts
 from traindoctor.errors import TraindoctorError
+from traindoctor.report.page import content_security_policy, page
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -34,11 +34,6 @@ MORE_PORTS = 20
 # A server beside a run outlives it while a page is open, and so long after the last one closed.
 LINGER_SECONDS = 30.0
 START_SECONDS = 30.0
-
-
-def page() -> str:
-    """The built page (see page/ in the repository)."""
-    return (files("traindoctor") / "dashboard" / "static" / "index.html").read_text("utf-8")
 
 
 def make_app(folder: Path) -> Starlette:

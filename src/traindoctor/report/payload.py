@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from traindoctor.record.writer import to_json
 from traindoctor.report.downsample import (
     HeatMap,
     layer_names,
-    layer_span,
+    layer_rows,
     mean,
     min_max,
     round_digits,
@@ -75,8 +76,9 @@ def series_names(record: Record) -> list[str]:
 
 
 def layer_info(record: Record, name: str) -> dict[str, Any]:
-    layers, rows, first, last = layer_span(record, name)
-    return {"layers": len(layers), "rows": rows, "first": first, "last": last}
+    """How many layers, and whether anything was measured: counting all rows would take too long."""
+    first = layer_rows(record, name, limit=1)
+    return {"layers": len(first.layers), "measured": len(first) > 0}
 
 
 def num_steps(record: Record) -> int:
@@ -194,10 +196,13 @@ def kind_of(value: float) -> str:
 
 
 def heat_payload(heat: HeatMap) -> dict[str, Any]:
-    """Values layer by layer; a cell that was infinite is the string "inf", nothing measured is null."""
-    table: list[list[Any]] = round_digits(heat.values.T.astype(np.float64)).tolist()
-    for layer, column in np.argwhere(~np.isfinite(heat.values.T)).tolist():
-        table[layer][column] = None
-    for column, layer in np.argwhere(heat.bad).tolist():
-        table[layer][column] = "inf"
-    return {"layers": list(heat.layers), "steps": heat.steps.tolist(), "values": table}
+    """Cells layer by layer as base64 of little-endian float32: a tenth of the time JSON numbers take.
+
+    NaN: nothing was measured. Infinity: at least one value under the cell was infinite.
+    """
+    cells = np.where(heat.bad, np.float32(np.inf), heat.values).T.astype("<f4")
+    return {
+        "layers": list(heat.layers),
+        "steps": heat.steps.tolist(),
+        "cells": base64.b64encode(cells.tobytes()).decode(),
+    }

@@ -1,0 +1,65 @@
+"""`traindoctor report`: what a run's record shows, as a page, as Markdown, as JSON, as PNG plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from traindoctor.errors import TraindoctorError
+
+
+@click.command()
+@click.argument("source", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write (default: report.html in the run's folder; md and json: standard output).",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "md", "json"]),
+    help="Default: by the ending of the file, else html.",
+)
+@click.option(
+    "--plots", type=click.Path(path_type=Path), metavar="DIR", help="Also write the plots as PNG."
+)
+def command(source: Path, output: Path | None, form: str | None, plots: Path | None) -> None:
+    """Write the report of a run: one HTML file that opens offline, Markdown or JSON.
+
+    RUN is the folder of a run, or a log that `traindoctor diagnose` reads.
+    """
+    from traindoctor.cli.diagnose import read
+    from traindoctor.diagnosis import diagnose
+    from traindoctor.report import html, markdown
+    from traindoctor.report import json as json_report
+
+    record = read(source)
+    diagnosis = diagnose(record)
+    ending = {".md": "md", ".json": "json"}.get(output.suffix if output else "", "html")
+    form = form or ending
+    if form == "html":
+        target = output or (source if source.is_dir() else source.parent) / "report.html"
+        html.write(record, json_report.as_dict(diagnosis), target, name=source.resolve().name)
+        click.echo(f"traindoctor: the report is {target}", err=True)
+    elif form == "json":
+        json_report.write(diagnosis, output or "-")
+    else:
+        write_text(markdown.report(diagnosis), output)
+    if plots is not None:
+        from traindoctor.report.plots import write_plots
+
+        written = write_plots(record, plots)
+        click.echo(f"traindoctor: {len(written)} plots in {plots}", err=True)
+
+
+def write_text(text: str, output: Path | None) -> None:
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TraindoctorError(f"cannot write the report to {output}: {error}") from error
