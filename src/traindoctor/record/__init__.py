@@ -1,5 +1,6 @@
 """The record: the one place where measuring and judging meet."""
 
+from traindoctor.record.ranks import Agreement, agreement, comparable
 from traindoctor.record.reader import StoredRecord, open_record
 from traindoctor.record.schema import (
     FORMAT,
@@ -14,6 +15,7 @@ from traindoctor.record.writer import RecordWriter, record_path
 
 __all__ = [
     "FORMAT",
+    "Agreement",
     "ExamResult",
     "LayerSeries",
     "Note",
@@ -21,6 +23,8 @@ __all__ = [
     "RecordWriter",
     "Series",
     "StoredRecord",
+    "agreement",
+    "comparable",
     "make_record",
     "open_record",
     "record_path",

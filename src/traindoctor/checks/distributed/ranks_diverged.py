@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record, agreement, comparable
+
+LEAST_STEPS = 2
+# Gradients that agree at nearly every step are shared; then weights that differ were never the same.
+SHARED = 0.9
+
+
+@check(
+    code="DST001",
+    slug="ranks-diverged",
+    title="Replicas hold different weights",
+)
+def ranks_diverged(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Compares checksums of the weights of all ranks, before the first step and after sampled steps, bit for bit.
+    ## Why it matters
+    The averaged gradient belongs to none of the replicas: each is pushed by what the others' weights say.
+    ## How to fix
+    Start all ranks from the same weights: wrap the model in `DistributedDataParallel` (it broadcasts them), or
+    broadcast them yourself; seed before the model is built; load checkpoints on every rank.
+    ## When it stays silent
+    Sharded models, buffers such as BatchNorm statistics, runs whose weights meet again (local SGD).
+    """
+    reason = comparable(record)
+    if reason is not None:
+        kind, text = reason
+        return ranks_diverged.clear(text) if kind == "clear" else ranks_diverged.not_judged(text)
+    weights, gradients = agreement(record, "weights.crc"), agreement(record, "grad.crc")
+    if weights.steps < LEAST_STEPS:
+        return ranks_diverged.not_judged("too few steps were compared between the ranks")
+    if weights.equal == weights.steps:
+        return ranks_diverged.clear(
+            f"weights agree bit for bit at all {weights.steps} steps compared"
+        )
+    if weights.equal_after_first:
+        return ranks_diverged.clear("the weights of the ranks meet again")
+    if gradients.share < SHARED:
+        return ranks_diverged.not_judged(
+            "the ranks step on different gradients: their weights must differ"
+        )
+    before = agreement(record, "weights.crc_before")
+    from_start = before.steps > 0 and before.equal == 0
+    return ranks_diverged.finding(
+        evidence("share of steps at which the weights of all ranks agree", weights.share, 1.0),
+        evidence("share of steps at which their gradients agree", gradients.share, 1.0),
+        evidence("weights equal before the first step", str(not from_start).lower(), "true"),
+        summary=f"the {len(record.ranks)} ranks share their gradients but hold different weights"
+        + (" from the start" if from_start else ""),
+        since_step=0 if from_start else weights.first_difference,
+    )
