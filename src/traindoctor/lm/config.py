@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
+import itertools
 import json
 import math
 import tomllib
@@ -438,3 +440,31 @@ def _between(option: str, value: float, low: float, high: float, *, open_end: bo
 def _nearest_divisor(number: int, wanted: int) -> int:
     divisors = [d for d in range(1, number + 1) if number % d == 0]
     return min(divisors, key=lambda d: abs(d - wanted))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting as a user meets it."""
+
+    name: str
+    section: str
+    kind: Any
+    default: Any
+    text: str
+
+
+def settings() -> list[Setting]:
+    """Every setting with its line of help: the string that stands under the field above."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    texts: dict[tuple[str, str], str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            for line, below in itertools.pairwise(node.body):
+                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                    if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                        texts[node.name, line.target.id] = str(below.value.value)
+    return [
+        Setting(f.name, section, kind, f.default, texts[cls.__name__, f.name])
+        for section, cls in SECTIONS.items()
+        for f, kind in zip(dataclasses.fields(cls), typing.get_type_hints(cls).values())
+    ]

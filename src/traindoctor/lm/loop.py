@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from traindoctor.errors import ConfigError, TraindoctorError
 from traindoctor.lm import checkpoint, distributed, estimate
-from traindoctor.lm.checkpoint import State
 from traindoctor.lm.config import RunConfig
 from traindoctor.lm.data import (
     Batches,
