@@ -84,7 +84,14 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
         }
     else:
         grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
-        result |= by_region(grid, row, middle, end, spread)
+        # A place whose target does not count may see what it likes: the prefix of a prefix model, padding.
+        counts = (
+            ends.loss.valid.cpu()
+            if ends.loss.class_dim is not None
+            else torch.ones(len(moved), dtype=bool)
+        )
+        counts = counts.reshape(rows, places) if axis == 1 else counts.reshape(places, rows).T
+        result |= by_region(grid, counts, row, middle, spread)
         if index.shape[1] - middle > 1 or middle > begin:
             one = movement(tape, ends, base, changed(index, ends, row, range(middle, middle + 1)))
             grid = one.reshape(rows, places) if axis == 1 else one.reshape(places, rows).T
@@ -153,10 +160,10 @@ def twins(tape: StepTape, site: InputSite, index: Tensor) -> dict[InputSite, Ten
     }
 
 
-def by_region(grid: Tensor, row: int, middle: int, end: int, spread: float) -> dict[str, Any]:
-    """Movement before the first changed place, from it on, and in other rows."""
+def by_region(grid: Tensor, counts: Tensor, row: int, middle: int, spread: float) -> dict[str, Any]:
+    """Movement before the first changed place (where targets count), from it on, and in other rows."""
     others = torch.cat([grid[:row], grid[row + 1 :]])
-    before, after = grid[row, :middle], grid[row, middle:]
+    before, after = grid[row, :middle] * counts[row, :middle], grid[row, middle:]
     return {
         "future": float(before.max()) / spread if len(before) else 0.0,
         "after": float(after.max()) / spread if len(after) else 0.0,

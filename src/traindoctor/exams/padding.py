@@ -49,6 +49,8 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
         "token": token,
         "rows": in_rows,
         "tail_share": float(tails.float().mean()),
+        # Tails of one length in every row belong to the task, not to the batching.
+        "lengths_vary": bool(tails.sum(1).float().std() > 0) if rows > 1 else False,
         "counted": 0.0,
     }
     if not flat_tails.any():

@@ -25,7 +25,7 @@ class LabelOrder:
     """
 
     name: ClassVar[str] = "label_order"
-    gives: ClassVar[tuple[str, ...]] = ("order.label_z",)
+    gives: ClassVar[tuple[str, ...]] = ("order.label_z", "order.neighbour_z")
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = Samples.hears
@@ -48,6 +48,9 @@ class LabelOrder:
                 z = redealt_z(self._labels)
                 if z is not None:
                     record.scalar("order.label_z", at, z)
+                follow = neighbour_z(self._labels)
+                if follow is not None:
+                    record.scalar("order.neighbour_z", at, follow)
 
 
 def row_labels(sample: Sample) -> NDArray[np.int64] | None:
@@ -82,3 +85,22 @@ def redealt_z(batches: list[NDArray[np.int64]]) -> float | None:
     dealt = [likeness(random.permutation(coded)) for _ in range(DEALS)]
     spread = float(np.std(dealt))
     return (likeness(coded) - float(np.mean(dealt))) / spread if spread > 0 else None
+
+
+def neighbour_z(batches: list[NDArray[np.int64]]) -> float | None:
+    """z-score of the likeness of batches that follow each other, against batches in random order."""
+    kinds, coded = np.unique(np.concatenate(batches), return_inverse=True)
+    if len(kinds) < 2 or len(batches) < 8:
+        return None
+    ends = np.cumsum([len(b) for b in batches])[:-1]
+    shares = np.stack(
+        [np.bincount(c, minlength=len(kinds)) / len(c) for c in np.split(coded, ends)]
+    )
+
+    def likeness(order: NDArray[np.int64]) -> float:
+        return float((shares[order][1:] * shares[order][:-1]).sum())
+
+    random = np.random.default_rng(0)
+    dealt = [likeness(random.permutation(len(batches))) for _ in range(DEALS)]
+    spread = float(np.std(dealt))
+    return (likeness(np.arange(len(batches))) - float(np.mean(dealt))) / spread if spread else None

@@ -7,6 +7,7 @@ it is compared with the same sum after the targets have been dealt to other exam
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import ClassVar
 
 import numpy as np
@@ -30,7 +31,12 @@ class Relatedness:
     """`relation.z`: z-score of input-target relation. Near 0: none seen. Healthy tasks give 30 and more."""
 
     name: ClassVar[str] = "relatedness"
-    gives: ClassVar[tuple[str, ...]] = ("relation.z", "relation.rows")
+    gives: ClassVar[tuple[str, ...]] = (
+        "relation.z",
+        "relation.rows",
+        "relation.repeats",
+        "relation.agreement",
+    )
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = Samples.hears
@@ -41,6 +47,9 @@ class Relatedness:
         self._y: list[Features] = []
         self._rows = 0
         self._asked = 0
+        self._first_label: dict[bytes, int] = {}
+        self._labels: Counter[int] = Counter()
+        self._repeats = self._agreeing = 0
 
     def on(self, event: Event, *, due: bool) -> None:
         if self._asked < len(ASKED_AT):
@@ -58,6 +67,9 @@ class Relatedness:
                 if z is not None:
                     record.scalar("relation.z", at, z)
                     record.scalar("relation.rows", at, float(self._rows))
+                if self._repeats:
+                    record.scalar("relation.repeats", at, float(self._repeats))
+                    record.scalar("relation.agreement", at, self.agreement)
         if self._asked >= len(ASKED_AT):
             self._x, self._y = [], []
 
@@ -71,6 +83,29 @@ class Relatedness:
         self._x.append(x)
         self._y.append(y)
         self._rows += len(x)
+        self._count_repeats(sample)
+
+    def _count_repeats(self, sample: Sample) -> None:
+        """Equal inputs that come again, and whether they bring the same label."""
+        inputs = next((i for i in sample.inputs() if i.ndim == 2), None)
+        if inputs is None or sample.binary or sample.shape != (len(inputs),):
+            return
+        for row, label in zip(inputs, sample.targets.tolist()):
+            self._labels[label] += 1
+            known = self._first_label.get(row.tobytes())
+            if known is None:
+                self._first_label[row.tobytes()] = label
+            else:
+                self._repeats += 1
+                self._agreeing += known == label
+
+    @property
+    def agreement(self) -> float:
+        """1: equal inputs always have equal labels; 0: no more often than by chance."""
+        total = self._labels.total()
+        chance = sum(count * count for count in self._labels.values()) / total**2
+        share = self._agreeing / self._repeats
+        return (share - chance) / (1 - chance) if chance < 1 else 1.0
 
 
 def input_features(sample: Sample) -> Features | None:

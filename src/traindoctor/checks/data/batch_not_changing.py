@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# Healthy: 0 of all steps in 57 runs; sick: all of them. An epoch of one batch is a data set of one batch.
+SHARE = 0.9
+# Two steps with the same rows can be a retried step; a habit needs more.
+LEAST = 8
+# So few different batches in so many rounds are a handful of examples, not a data set.
+FEW, ROUNDS = 8, 5
+
+
+@check(
+    code="DAT002",
+    slug="batch-not-changing",
+    title="Every step trains on the same examples",
+    needs=["batch.rowset"],
+    min_steps=LEAST,
+)
+def batch_not_changing(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Compares a fingerprint of the batch's rows, whatever their order, with the step before, and counts how many
+    different batches there were.
+    ## Why it matters
+    The model learns one batch by heart: the training loss goes to zero and nothing is learned of the rest.
+    ## How to fix
+    Iterate over the loader (`for batch in loader`) instead of `next(iter(loader))` in the loop, and draw new
+    indices at every step.
+    ## When it stays silent
+    Data sets that are only one batch large, and small pools whose examples come back in other company: rows
+    that were seen before are no fault.
+    """
+    rowset = record["batch.rowset"]
+    same = rowset.values[1:] == rowset.values[:-1]
+    steps = len(rowset)
+    available = record.fact("loader.batches")
+    if same.mean() >= SHARE:
+        if available == 1:
+            return batch_not_changing.clear("the data set is one batch large")
+        return batch_not_changing.finding(
+            evidence(
+                "steps whose rows are those of the step before",
+                float(same.sum()),
+                0.0,
+                step=int(rowset.steps[1]),
+            ),
+            evidence("steps", float(steps)),
+            since_step=int(rowset.steps[0]),
+        )
+    different = len(np.unique(rowset.values))
+    if different <= FEW and steps >= ROUNDS * different and available and available > 2 * different:
+        return batch_not_changing.finding(
+            evidence("different batches", float(different), float(available)),
+            evidence("steps", float(steps)),
+            summary=f"The same {different} batches come again and again; the loader has {available}",
+        )
+    return batch_not_changing.clear(f"{different} different batches in {steps} steps")

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record, Series
+
+# z of the permutation test: 1.1 where labels were shuffled apart, 30 to 231 in healthy classifiers (2 in chance).
+RELATED, UNRELATED = 10.0, 3.0
+LEAST_ROWS = 256
+# The loss stands on the entropy of the labels: mean difference in nats over so many steps.
+LEVEL, STEPS = 0.05, 40
+# Repeated inputs with labels that agree no more than by chance.
+REPEATS, AGREEMENT = 50, 0.2
+
+
+@check(
+    code="DAT003",
+    slug="labels-unrelated",
+    title="The targets have nothing to do with the inputs",
+    needs=["relation.z"],
+)
+def labels_unrelated(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Sums the squared correlations between what stands in an example and its targets, and compares the sum with
+    the same data after the targets were dealt to other examples. Also looks whether equal inputs have equal
+    labels, and whether the loss ever leaves the entropy of the labels.
+    ## Why it matters
+    Inputs and labels that were shuffled or sorted apart cannot be learned, only memorised.
+    ## How to fix
+    Shuffle inputs and labels with one permutation; sort or filter them together; print a few pairs and read them.
+    ## When it stays silent
+    When the relation is plain in the data (z over 10), or the loss has left the entropy of the labels on
+    examples it had not seen. Tasks where only combinations of tokens count (parity) show no pairwise
+    relation: without other evidence they are at most possible.
+    """
+    z, rows = record["relation.z"], record.get("relation.rows")
+    num_rows = rows.last if rows is not None and len(rows) else 0
+    if z.last >= RELATED or max(z.values) >= 2 * RELATED:
+        return labels_unrelated.clear(f"inputs and targets are related (z = {z.last:.0f})")
+    gap = level_gap(record)
+    if gap is None:
+        return labels_unrelated.not_judged(
+            "the loss cannot be compared with the entropy of the labels"
+        )
+    if gap.tail(STEPS).median() < -2 * LEVEL:
+        return labels_unrelated.clear("the loss is below the entropy of the labels")
+    if z.last >= UNRELATED or num_rows < LEAST_ROWS:
+        return labels_unrelated.not_judged(f"too few examples seen to tell (z = {z.last:.1f})")
+    on_level = int((np.abs(smooth(gap.values)) < LEVEL).sum())
+    if on_level < STEPS or abs(gap.tail(STEPS).median()) > 2 * LEVEL:
+        return labels_unrelated.not_judged(
+            "the loss has not stood on the entropy of the labels for long"
+        )
+    agreement, repeats = record.get("relation.agreement"), record.get("relation.repeats")
+    items = [
+        evidence("z of relation between inputs and targets", z.last, RELATED, noise=1.0),
+        evidence("loss minus entropy of the labels", gap.tail(STEPS).median(), "below 0"),
+    ]
+    contradicted = False
+    if agreement is not None and repeats is not None and repeats.last >= REPEATS:
+        contradicted = agreement.last < AGREEMENT
+        items.append(
+            evidence("agreement of labels of equal inputs", agreement.last, 1.0, noise=0.05)
+        )
+    length = record.get("batch.tokens")
+    per_row = length.median() / max(1.0, record["batch.rows"].median()) if length else 0.0
+    # Two or three signs per example are a made-up task, in which pairs may tell nothing.
+    sure = contradicted or per_row >= 5
+    return labels_unrelated.finding(
+        *items, grade="statistic", status="likely" if sure else "possible", since_step=0
+    )
+
+
+def level_gap(record: Record) -> Series | None:
+    """Loss per target minus the count model of the targets alone, where both were measured."""
+    loss, level = record.get("loss.token"), record.get("ladder.unigram")
+    if loss is None or level is None:
+        return None
+    steps, at, under = np.intersect1d(loss.steps, level.steps, return_indices=True)
+    gap = Series("loss.token-ladder.unigram", steps, loss.values[at] - level.values[under]).finite()
+    return gap if len(gap) >= 10 else None
+
+
+def smooth(values: np.ndarray, width: int = 20) -> np.ndarray:
+    kernel = np.ones(min(width, len(values))) / min(width, len(values))
+    return np.convolve(values, kernel, mode="valid") if len(values) else values

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# Counted targets in constant tails: 0.68 in all rows where padding counts; healthy text at most 0.08 in 0.21.
+SHARE, ROWS = 0.15, 0.3
+# A sign that stands often inside texts is a blank, not padding.
+ELSEWHERE = 0.05
+
+
+@check(
+    code="DAT004",
+    slug="padding-in-loss",
+    title="Padding positions count as targets",
+    wants=["padding"],
+)
+def padding_in_loss(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Finds the constant tail (or head) of each row of targets and asks the loss whether those places count: the
+    derivative of the loss by their scores is not zero.
+    ## Why it matters
+    Most of the loss is then about predicting padding: the number falls quickly, the model hardly learns text.
+    ## How to fix
+    Set the targets of padding to -100 (`labels[attention_mask == 0] = -100`), or pass `ignore_index=pad_id`.
+    ## When it stays silent
+    Padding that is masked by ignore_index, by weights or by selection does not count, however it is done.
+    Tails of one length in all rows belong to the task.
+    """
+    result = record.exam("padding")
+    assert result is not None
+    for pair in result.values["pairs"]:
+        if pair["counted"] < SHARE or pair["rows"] < ROWS or not pair.get("lengths_vary", True):
+            continue
+        if pair["token_elsewhere"] > ELSEWHERE:
+            continue
+        easy = (pair["nll_padding"] or 0.0) < 0.5 * (pair["nll_elsewhere"] or 0.0)
+        return padding_in_loss.finding(
+            evidence(
+                "share of counted targets that are padding", pair["counted"], 0.0, step=result.step
+            ),
+            evidence("loss on padding", pair["nll_padding"], step=result.step),
+            evidence("loss elsewhere", pair["nll_elsewhere"], step=result.step),
+            status=None if easy else "likely",
+            line=pair["line"],
+            since_step=0,
+            summary=f"{pair['counted']:.0%} of the targets that count are padding (token {pair['token']})",
+        )
+    return padding_in_loss.clear("no counted target lies in padding")

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from typing import Any
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# A mask passes nothing exactly or lets through 1e-3 and more (84 runs).
+NOTHING = 1e-5
+# Tokens drawn at random tell nothing of their neighbours: a task of copying, not a text.
+TEXT_NATS = 0.1
+
+
+@check(
+    code="DAT001",
+    slug="targets-misaligned",
+    title="Targets are not the next tokens",
+    wants=["shift"],
+)
+def targets_misaligned(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Compares the targets at the loss with the tokens at the embedding, place by place, on one batch. A constant
+    shift either fits at every place or it is not there. Next-token prediction is +1.
+    ## Why it matters
+    With shift 0 the answer stands in the input and the model learns to copy; with +2 it learns to skip a token;
+    with -1 to repeat the past. The loss looks fine and the generated text is garbage.
+    ## How to fix
+    Give inputs `ids[:, :-1]` and targets `ids[:, 1:]`, once. Hugging Face models shift `labels` themselves: pass
+    `labels=input_ids` and do not shift before.
+    ## When it stays silent
+    Masked language models, taggers, classifiers, copying and reversing tasks have no exact shift or are meant
+    to have one. Where one loss of the step has +1, others with +2, +3 are heads that look further ahead.
+    """
+    result = record.exam("shift")
+    assert result is not None
+    pairs = [p for p in result.values["pairs"] if not p["contrastive"]]
+    if any(p["shift"] == 1 for p in pairs):
+        return targets_misaligned.clear("targets are the next tokens, at every place")
+    for pair in pairs:
+        outcome = judge(record, pair, result.step)
+        if outcome is not None:
+            return outcome
+    return targets_misaligned.clear(
+        "no constant shift between inputs and targets: another kind of task"
+    )
+
+
+def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
+    shift, places = pair["shift"], pair["places"]
+    if shift is None and places != "reversed":
+        return None
+    seen = evidence(
+        "share of targets equal to the input this many places on: "
+        + (f"{shift:+d}" if shift is not None else "reversed"),
+        1.0 if pair["match"] is None else pair["match"],
+        "1 at +1",
+        step=step,
+    )
+    compared = evidence("places compared", pair["compared"], step=step)
+    where = {"line": pair["line"], "since_step": 0}
+    if shift is not None and shift >= 2:
+        return targets_misaligned.finding(
+            seen,
+            compared,
+            summary=f"Targets are the tokens {shift} places on, not the next ones: they were shifted twice"
+            if shift == 2
+            else f"Targets are the tokens {shift} places on, not the next ones",
+            **where,
+        )
+    if shift is not None and shift < 0:
+        if not is_text(record):
+            return None
+        return targets_misaligned.finding(
+            seen, compared, summary=f"Targets are tokens of the past ({shift} places)", **where
+        )
+    causal = sees_only_the_past(record)
+    if causal is None:
+        return targets_misaligned.not_judged(
+            "targets equal inputs; whether the model sees them is not known", wants="dependence"
+        )
+    if shift == 0 and causal:
+        return targets_misaligned.finding(
+            seen,
+            compared,
+            summary="Targets equal the inputs: the model is asked for the token it has just been given",
+            **where,
+        )
+    if shift == 0:
+        partial = pair["valid"] < 0.5 * pair["total"]
+        return targets_misaligned.finding(
+            seen,
+            compared,
+            grade="statistic",
+            status="likely" if partial else "possible",
+            summary="Targets equal the inputs at every place that counts: nothing was masked",
+            **where,
+        )
+    if causal:
+        return targets_misaligned.finding(
+            seen,
+            compared,
+            grade="statistic",
+            summary="Targets are the inputs in reverse, but the model sees only the past",
+            **where,
+        )
+    return None
+
+
+def is_text(record: Record) -> bool:
+    """Whether a token says something of the next: count models of one and two tokens differ."""
+    one, two = record.get("ladder.unigram"), record.get("ladder.bigram")
+    if one is None or two is None or not len(one) or not len(two):
+        return True
+    return one.tail(10).median() - two.tail(10).median() > TEXT_NATS
+
+
+def sees_only_the_past(record: Record) -> bool | None:
+    result = record.exam("dependence")
+    if result is None:
+        return None
+    if not result.done:
+        return False
+    futures = [p["future"] for p in result.values["pairs"] if "future" in p]
+    return bool(futures) and max(futures) <= NOTHING

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from typing import Any
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import ExamResult, Record
+
+# Exactly 0 against 1e-2 and more; rounding of regrouped sums stays below.
+NOTHING = 1e-6
+MIXED = 1e-4
+# Output projections that start at zero pass nothing at first and learn within a few steps.
+SETTLED = 10
+
+
+@check(
+    code="MOD002",
+    slug="attention-blind",
+    title="Attention brings nothing from other tokens",
+    wants=["dependence"],
+)
+def attention_blind(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Changes one token at the embedding call and looks which scores move. If only its own place moves, attention
+    passes nothing on; if other examples move instead of other places, it attends over the batch.
+    ## Why it matters
+    The model cannot use context: it ends at what the current token alone tells.
+    ## How to fix
+    Look at the mask: True means "may attend" for `scaled_dot_product_attention` and "may not" for
+    `nn.MultiheadAttention`. Set `batch_first=True` for inputs of shape (batch, time, features).
+    ## When it stays silent
+    Output projections and gates that start at zero: it is asked again after some steps. Batches in
+    (time, batch) order, recognised by the shift of the targets.
+    """
+    result = record.exam("dependence")
+    assert result is not None
+    if not result.values["attentions"]:
+        return attention_blind.clear("the model has no attention")
+    pairs = [p for p in result.values["pairs"] if p["finite"] and "other_rows" in p]
+    if not pairs:
+        return attention_blind.not_judged("the scores are not finite")
+    for pair in pairs:
+        outcome = wrong_axis(pair, result)
+        if outcome is not None:
+            return outcome
+    if any(not passes_nothing(p) for p in pairs):
+        return attention_blind.clear("dependence: scores move when another token changes")
+    if dead(record):
+        return attention_blind.clear("nothing passes because a whole layer never fires")
+    if result.step < SETTLED:
+        return attention_blind.not_judged(
+            "nothing passes at the start; asked again later", wants="dependence"
+        )
+    pair = pairs[0]
+    value = pair.get("any_token", pair.get("other_places"))
+    return attention_blind.finding(
+        evidence("movement of scores at other places", value, "0.01 and more", step=result.step),
+        evidence("movement at the own place", pair.get("one_token"), step=result.step),
+        line=pair["line"],
+        since_step=0,
+    )
+
+
+def passes_nothing(pair: dict[str, Any]) -> bool:
+    if pair["pooled"]:
+        return bool(pair["any_token"] <= NOTHING)
+    return pair.get("other_places") is not None and bool(pair["other_places"] <= NOTHING)
+
+
+def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
+    """Other examples move, other places do not."""
+    if pair["other_rows"] < MIXED or not pair["axis_is_known"] or pair["pooled"]:
+        return None
+    if not passes_nothing(pair):
+        return None
+    return attention_blind.finding(
+        evidence(
+            "movement of scores of OTHER examples",
+            pair["other_rows"],
+            0.0,
+            noise=1e-6,
+            step=result.step,
+        ),
+        evidence(
+            "movement at other places of the same example", pair["other_places"], "0.01 and more"
+        ),
+        where=pair.get("mixing_module") or None,
+        line=pair.get("mixing_line"),
+        since_step=0,
+        summary="Attention runs over the examples of the batch instead of the places of a text",
+    )
+
+
+def dead(record: Record) -> bool:
+    result = record.exam("dead_units")
+    return bool(result and result.done and any(l["dead"] >= 0.98 for l in result.values["layers"]))

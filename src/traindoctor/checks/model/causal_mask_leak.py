@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# Movement of an earlier score when later tokens change, over the spread of scores. Sound masks: exactly 0 in 60
+# runs; a mask of -20 gives 2e-6 and harms nobody; faults gave 9e-4 (a soft mask of -10) to 6.
+LEAK = 1e-4
+# Normalisation over the batch moves other rows as well: that is another cause.
+BATCH_NORMS = ("batch_norm",)
+# Better than a count model that sees four tokens back, on rows never seen: only a leak does that so early.
+TOO_GOOD, STEPS, FRESH = 0.1, 20, 0.9
+
+
+@check(
+    code="MOD001",
+    slug="causal-mask-leak",
+    title="A prediction sees the token it has to predict",
+    wants=["dependence"],
+)
+def causal_mask_leak(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Changes the second half of one row's tokens at the embedding call, runs the step again and looks whether
+    scores before the change move. "Supposed to be causal" is no setting: the targets are the next inputs.
+    ## Why it matters
+    The model copies the answer from its input: the loss falls below what is possible, generated text is garbage.
+    ## How to fix
+    Pass a causal mask (`is_causal=True`, or -inf above the diagonal) to every attention; pad convolutions on the
+    left only; normalise over features, not over time. Hugging Face: `is_decoder=True` for encoder models.
+    ## When it stays silent
+    Masked language models, encoders and prefix models: their targets do not stand ahead in the input, or the
+    places that see ahead do not count. A soft mask that lets through less than 1e-4.
+    """
+    result = record.exam("dependence")
+    assert result is not None
+    pairs = [p for p in result.values["pairs"] if p["expects_causal"]]
+    if not pairs:
+        return causal_mask_leak.clear(
+            "not a next-token task: targets do not stand ahead in the input"
+        )
+    pair = max(pairs, key=lambda p: p.get("future", -1.0))
+    if not pair["finite"] or "future" not in pair:
+        return causal_mask_leak.not_judged("the scores are not finite")
+    if pair["future"] < LEAK or pair.get("mixing_op") in BATCH_NORMS:
+        return causal_mask_leak.clear(f"dependence: earlier scores move by {pair['future']:.1g}")
+    items = [
+        evidence(
+            "movement of earlier scores when later tokens change",
+            pair["future"],
+            0.0,
+            noise=1e-6,
+            step=result.step,
+        )
+    ]
+    better = too_good(record)
+    if better is not None:
+        items.append(evidence("loss minus that of a 5-gram model", better, "above 0"))
+    return causal_mask_leak.finding(
+        *items,
+        where=pair.get("leaking_module") or None,
+        line=pair.get("leaking_line"),
+        since_step=0,
+        summary=f"A prediction sees the token it has to predict: later tokens reach back {pair['reach']} places",
+    )
+
+
+def too_good(record: Record) -> float | None:
+    """Loss minus the 5-gram rung over the last steps, where rows are new and it is clearly negative."""
+    loss, rung, new = (
+        record.get("loss.token"),
+        record.get("ladder.fivegram"),
+        record.get("batch.new_rows"),
+    )
+    if loss is None or rung is None or new is None or len(rung) < STEPS:
+        return None
+    steps, at, under = np.intersect1d(loss.steps, rung.steps, return_indices=True)
+    if len(steps) < STEPS or new.tail(STEPS).median() < FRESH:
+        return None
+    gap = float(np.median((loss.values[at] - rung.values[under])[-STEPS:]))
+    return gap if gap < -TOO_GOOD else None

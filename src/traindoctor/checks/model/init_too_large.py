@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Evidence, Outcome, check, evidence
+from traindoctor.record import Record
+
+# Healthy models at their first step (20 runs): loss 0.98-1.16 of ln C, scores 0.05-1.0, attention scores up to
+# 3.6, weights 0.16-1.0 of 1/sqrt(fan in). The sick one had 4.0, 8, 60 and 8. Two must agree.
+LIMITS = {
+    "loss_ratio": ("first loss over ln(classes)", 1.0, 1.8),
+    "logits_std": ("spread of the scores", 0.5, 3.5),
+    "score_std": ("spread of attention scores", 1.0, 8.0),
+    "weight_scale": ("RMS of a weight times sqrt(inputs), median", 0.6, 2.5),
+}
+AGREEING = 2
+# A trained model that is tuned further has large scores and a small loss.
+WORSE_THAN_GUESSING = 1.3
+
+
+@check(
+    code="MOD006",
+    slug="init-too-large",
+    title="The weights start far too large",
+    wants=["init_scale"],
+)
+def init_too_large(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Looks at the first step: the loss against that of guessing, the spread of the scores and of attention scores,
+    the size of the weights against 1/sqrt(inputs). At least two must be far out.
+    ## Why it matters
+    Saturated softmaxes pass no gradient: the first hundreds of steps only undo the start, or nothing is learned.
+    ## How to fix
+    Initialise matrices with a standard deviation of about 0.02 or 1/sqrt(inputs); an embedding that is tied to
+    the output needs it too (`nn.Embedding` starts at 1).
+    ## When it stays silent
+    Pretrained models: their loss is below that of guessing. A single number that is out of range.
+    """
+    result = record.exam("init_scale")
+    assert result is not None
+    values = result.values
+    ratio = values.get("loss_ratio")
+    if ratio is not None and ratio < WORSE_THAN_GUESSING:
+        return init_too_large.clear(f"the first loss is {ratio:.2f} of ln(classes)")
+    out: list[Evidence] = []
+    for name, (text, usual, limit) in LIMITS.items():
+        value = values.get(name)
+        if value is not None and value > limit:
+            out.append(evidence(text, value, usual, noise=limit - usual, step=0))
+    if len(out) < AGREEING:
+        return init_too_large.clear("init_scale: loss, scores and weights start in range")
+    return init_too_large.finding(*out, grade="statistic", since_step=0, line=values.get("line"))

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# Healthy: weights 0.11-1.0 of 1/sqrt(fan in), scores 0.05 and more.
+WEIGHTS, SCORES = 0.03, 0.01
+# A start that is too small costs steps: the loss hardly moves for so many.
+STEPS, MOVED = 20, 0.03
+
+
+@check(
+    code="MOD007",
+    slug="init-too-small",
+    title="The weights start so small that no signal passes",
+    needs=["loss.token"],
+    min_steps=STEPS,
+    wants=["init_scale"],
+)
+def init_too_small(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Looks at the first step: the size of the weights against 1/sqrt(inputs) and the spread of the scores; then
+    whether the loss moves in the first steps.
+    ## Why it matters
+    Each layer shrinks signal and gradient; the early layers get nothing to learn from.
+    ## How to fix
+    Initialise matrices with a standard deviation of about 0.02 or 1/sqrt(inputs).
+    ## When it stays silent
+    Single matrices that start at zero on purpose (LoRA, zero-initialised outputs), and runs whose loss falls.
+    """
+    result = record.exam("init_scale")
+    assert result is not None
+    scale, spread = result.values.get("weight_scale"), result.values.get("logits_std")
+    if scale is None or spread is None:
+        return init_too_small.not_judged("the first scores or weights could not be read")
+    if scale > WEIGHTS or spread > SCORES:
+        return init_too_small.clear(
+            f"weights start at {scale:.2g}/sqrt(inputs), scores at {spread:.2g}"
+        )
+    loss = record["loss.token"].finite()
+    if len(loss) < STEPS:
+        return init_too_small.not_judged("the loss is not finite")
+    fallen = 1 - loss.values[: 2 * STEPS][-5:].mean() / loss.values[0]
+    if fallen > MOVED:
+        return init_too_small.clear(f"the loss fell by {fallen:.0%} in the first steps")
+    return init_too_small.finding(
+        evidence("RMS of a weight times sqrt(inputs), median", scale, 0.6, noise=0.1, step=0),
+        evidence("spread of the scores", spread, 0.5, noise=0.1, step=0),
+        evidence("share by which the loss fell at first", float(fallen), "0.1 and more"),
+        grade="statistic",
+        since_step=0,
+    )

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# Without normalisation a stack of this depth grows; with bounded branches (Fixup, ReZero) it does not.
+DEPTH, GROWTH = 4, 8.0
+MIXED = 1e-4
+
+
+@check(
+    code="MOD009",
+    slug="norm-wrong",
+    title="Normalisation is missing or runs over the wrong axis",
+    wants=["normalisation"],
+)
+def norm_wrong(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Reads from the tape over which axes each normalisation takes its statistics, and how the size of activations
+    grows through the depth where there is none.
+    ## Why it matters
+    Statistics over the batch or over time make an output depend on other examples and on the future; a deep
+    stack without normalisation blows up.
+    ## How to fix
+    `nn.LayerNorm(features)` or RMSNorm on the last dimension, before each block and once at the end. Use no
+    BatchNorm where outputs of one text may not see each other.
+    ## When it stays silent
+    BatchNorm in models that are not causal, shallow stacks without normalisation, and stacks whose activations
+    stay bounded. Axes whose size does not tell what they are.
+    """
+    result = record.exam("normalisation")
+    assert result is not None
+    values = result.values
+    for norm in values["norms"]:
+        strange = [axis for axis in norm["axes"] if axis in ("batch", "time")]
+        if (
+            norm["op"] in ("layer_norm", "rms_norm", "var", "std", "var_mean", "std_mean")
+            and strange
+        ):
+            # Over time and features together is done on purpose in some models of signals.
+            both = norm["axes"] == ["feature", "time"]
+            return norm_wrong.finding(
+                evidence(
+                    "axes of the statistics", ", ".join(norm["axes"]), "feature", step=result.step
+                ),
+                evidence("shape of the input", "x".join(map(str, norm["shape"]))),
+                status="possible" if both else None,
+                where=norm["module"] or None,
+                line=norm["line"],
+                since_step=0,
+                summary=f"{norm['op']} takes its statistics over {' and '.join(norm['axes'])}",
+            )
+    mixed = mixed_by_batch_norm(record)
+    if mixed is not None:
+        return norm_wrong.finding(
+            evidence(
+                "movement of scores of other examples", mixed, 0.0, noise=1e-6, step=result.step
+            ),
+            grade="statistic",
+            since_step=0,
+            summary="BatchNorm in a next-token model: its statistics carry other examples and the future",
+        )
+    growth = values["growth"] or 0.0
+    none = not values["norms"] and not values["rms_by_hand"]
+    if none and values["attentions"] >= DEPTH and growth >= GROWTH:
+        return norm_wrong.finding(
+            evidence("normalisations", 0, values["attentions"], step=result.step),
+            evidence(
+                "growth of activations through the depth", growth, "below 4", step=result.step
+            ),
+            grade="statistic",
+            since_step=0,
+            summary="A deep stack without normalisation: activations grow from block to block",
+        )
+    return norm_wrong.clear(f"{len(values['norms'])} normalisations over features")
+
+
+def mixed_by_batch_norm(record: Record) -> float | None:
+    result = record.exam("dependence")
+    if result is None or not result.done:
+        return None
+    for pair in result.values["pairs"]:
+        if pair["expects_causal"] and pair.get("mixing_op") == "batch_norm":
+            if pair["other_rows"] > MIXED:
+                return float(pair["other_rows"])
+    return None

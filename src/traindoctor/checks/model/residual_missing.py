@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# One attention may pool or cross without a way around it; two and more are a stack.
+STACK = 2
+# Below this share of the sum nothing goes around.
+CLOSED = 1e-6
+
+
+@check(
+    code="MOD008",
+    slug="residual-missing",
+    title="The blocks have no skip path",
+    wants=["residual"],
+)
+def residual_missing(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Reads from the tape whether a sum joins what goes through each attention (and each MLP) with what goes around
+    it, and how large the two are.
+    ## Why it matters
+    Without a way around, the input is averaged away layer by layer: within tens of steps all outputs are the same.
+    ## How to fix
+    `x = x + attention(norm(x))`, and the same for the MLP.
+    ## When it stays silent
+    A single attention, attention that pools, and single blocks without a sum among others that have one.
+    """
+    result = record.exam("residual")
+    assert result is not None
+    values = result.values
+    attentions, around = values["attentions"], values["attentions_bypassed"]
+    acts, acts_around = values["activations"], values["activations_bypassed"]
+    if attentions < STACK:
+        return residual_missing.clear("one attention only: there is no stack to lead around")
+    own = own_share(record)
+    if around == 0:
+        items = [
+            evidence("attentions with a way around them", around, attentions, step=result.step)
+        ]
+        if own is not None:
+            items.append(evidence("share of the own token in its output", own, "near 1"))
+        return residual_missing.finding(
+            *items,
+            where=next((m for m in values["without"] if m), None),
+            line=values["line"],
+            since_step=0,
+        )
+    closed = [s for s in values["summands"] if s["around"] <= CLOSED * max(s["through"], 1e-30)]
+    if len(closed) * 2 >= max(2, len(values["summands"])):
+        return residual_missing.finding(
+            evidence(
+                "sums around a block to which the way around adds nothing",
+                len(closed),
+                0,
+                step=result.step,
+            ),
+            where=closed[0]["module"] or None,
+            line=closed[0]["line"],
+            since_step=0,
+            summary="The skip paths are there but closed: what goes around is zero",
+        )
+    if acts >= attentions and acts_around == 0:
+        return residual_missing.finding(
+            evidence("MLPs with a way around them", acts_around, acts, step=result.step),
+            grade="statistic",
+            since_step=0,
+            summary="The MLPs have no skip path",
+        )
+    return residual_missing.clear(f"{around} of {attentions} attentions have a way around them")
+
+
+def own_share(record: Record) -> float | None:
+    result = record.exam("dependence")
+    if result is None or not result.done:
+        return None
+    shares = [p["own_share"] for p in result.values["pairs"] if p.get("own_share") is not None]
+    return min(shares, default=None)

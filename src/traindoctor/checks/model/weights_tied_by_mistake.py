@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+
+@check(
+    code="MOD012",
+    slug="weights-tied-by-mistake",
+    title="Layers that should differ are one and the same module",
+    wants=["sharing"],
+)
+def weights_tied_by_mistake(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Looks for one module object that stands several times in a list of layers, and for matrices that stand under
+    several names.
+    ## Why it matters
+    `[Block()] * 6` is one block six times: the model has a sixth of its parameters, and the optimizer moves all
+    six layers at once.
+    ## How to fix
+    Build each layer anew: `nn.ModuleList([Block() for _ in range(6)])`, or copy it with `copy.deepcopy`.
+    ## When it stays silent
+    Embeddings tied to the output, and one block that a loop calls several times (ALBERT, Universal
+    Transformer): that is a decision.
+    """
+    result = record.exam("sharing")
+    assert result is not None
+    listed, tied = result.values["listed"], result.values["tied"]
+    if listed:
+        worst = max(listed, key=lambda row: row["times"])
+        return weights_tied_by_mistake.finding(
+            evidence(
+                "times the same module stands in its list", worst["times"], 1, step=result.step
+            ),
+            evidence("entries of the list", worst["of"]),
+            where=worst["modules"][0],
+            grade="statistic",
+            since_step=0,
+            summary=f"{worst['times']} layers are one and the same module: {', '.join(worst['modules'][:3])}, ...",
+        )
+    if tied:
+        return weights_tied_by_mistake.finding(
+            evidence("names of one matrix", ", ".join(tied[0]), "one", step=result.step),
+            where=tied[0][0],
+            grade="statistic",
+            status="possible",
+            since_step=0,
+        )
+    reused = len(result.values["reused"])
+    return weights_tied_by_mistake.clear(
+        f"{reused} matrices are used again by a loop, none is listed twice"
+        if reused
+        else "no layer is listed twice"
+    )
