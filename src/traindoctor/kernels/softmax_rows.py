@@ -44,7 +44,7 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def block_sum(values: Tensor) -> Tensor:
     """Row sums in float64: pairwise inside blocks of columns, float64 across them."""
-    n, V = values.shape
+    V = values.shape[1]
     body = V - V % BLOCK
     total = values[:, body:].sum(1).double()
     if body:
@@ -59,7 +59,7 @@ def row_terms(target_logit: Tensor, others_max: Tensor, others_sum: Tensor) -> R
     # inf - inf is NaN in torch's softmax; here the target's inf would look like a perfect row.
     lead = lead.masked_fill(target_logit == torch.inf, torch.nan)
     S = others_sum.double()
-    leads = lead > 0
+    leads = lead >= 0
     shrink = torch.exp(-lead.abs())
     others = torch.where(leads, S * shrink, S)
     target = torch.where(leads, 1.0, shrink)
@@ -102,7 +102,7 @@ def rows_(
     column = targets.unsqueeze(1)
     # sum over all classes of x_j, taken about the first logit: an offset common to the row is harmless
     if label_smoothing:
-        origin = x[:, :1].clone()
+        origin = x[:, :1].nan_to_num(0.0, 0.0, 0.0)
         spread = block_sum(x - origin)
     target_logit, others_max, others_sum = exponentials_(x, targets)
     terms = row_terms(target_logit, others_max, others_sum)

@@ -59,7 +59,7 @@ def forward(
         label_smoothing=label_smoothing,
         z_loss=z_loss,
     ).reshape(targets.shape)
-    num_valid = (targets != ignore_index).sum()
+    num_valid = (targets != ignore_index).sum(dtype=torch.float64)
     loss = reduce_losses(losses, num_valid, reduction).to(accumulation_dtype(logits.dtype))
     return loss, num_valid, logits.new_empty(0)
 
@@ -117,7 +117,7 @@ def _forward_fake(
     shape = targets.shape if reduction == "none" else ()
     loss = logits.new_empty(shape, dtype=accumulation_dtype(logits.dtype))
     gradient = gradient_like(logits, impl) if early else logits.new_empty(0)
-    return loss, targets.new_empty((), dtype=torch.int64), gradient
+    return loss, targets.new_empty((), dtype=torch.float64), gradient
 
 
 def _backward_fake(

@@ -53,7 +53,7 @@ def run(
             weights = upstream.double()
         if reduction == "mean":
             weights = weights / num_valid
-        weights = weights.expand(targets.shape).reshape(-1)
+        weights = weights.expand(targets.shape).reshape(-1).contiguous()
     if impl == "triton":
         from traindoctor.kernels.linear_cross_entropy.triton import (
             losses_and_gradients as compute,

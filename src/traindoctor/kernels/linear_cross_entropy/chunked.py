@@ -73,24 +73,24 @@ def losses_and_gradients(
     def rows(x: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
         """The cache-sized pieces of a chunk, one after the other."""
         step = max(1, CACHE_ELEMENTS // x.shape[1]) if x.device.type == "cpu" else len(x)
-        return torch.cat(
-            [
-                rows_(
-                    x[i : i + step],
-                    targets[i : i + step],
-                    weights=None if weights is None else weights[i : i + step],
-                    label_smoothing=label_smoothing,
-                    z_loss=z_loss,
-                )
-                for i in range(0, len(x), step)
-            ]
-        )
+        parts = [
+            rows_(
+                x[i : i + step],
+                targets[i : i + step],
+                weights=None if weights is None else weights[i : i + step],
+                label_smoothing=label_smoothing,
+                z_loss=z_loss,
+            )
+            for i in range(0, len(x), step)
+        ]
+        if weights is not None and keep is None:
+            # A row of weight 0 whose logits hold NaN must not reach the others.
+            x.masked_fill_((weights == 0).unsqueeze(1), 0)
+        return torch.cat(parts)
 
     # Rows that do not count are left out where counting them costs nothing: a GPU would be waited for.
     keep = valid.nonzero().squeeze(1) if hidden.device.type == "cpu" else None
-    if keep is not None and len(keep) == len(hidden):
-        keep = None
-    if keep is None:
+    if keep is None or len(keep) == len(hidden):
         losses, gradients = over_chunks(hidden, weight, bias, classes, weights, wanted, rows)
         losses.masked_fill_(~valid, 0)
     else:
@@ -146,8 +146,6 @@ def over_chunks(
         losses[part] = rows(logits[:, :V], classes[part], weight_of_rows)
         if weight_of_rows is None:
             continue
-        # A row of weight 0 whose logits hold NaN must not reach the others.
-        logits.masked_fill_((weight_of_rows == 0).unsqueeze(1), 0)
         if dbias is not None:
             dbias += logits[:, :V].sum(0, dtype=torch.float64)
         dlogits = logits.to(weight.dtype)

@@ -1,0 +1,230 @@
+"""Cross-entropy on a GPU: sizes, strides and launches; the kernels are kernels/row_kernels.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import triton
+from torch import Tensor
+
+from traindoctor.kernels import row_kernels
+from traindoctor.kernels.row_kernels import PER_ROW, SCALAR, UNIT
+
+# Up to this many classes several rows share a program.
+SMALL = 4096
+SMALL_TILE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a long row is cut."""
+
+    held: bool
+    """the row stays in registers between the sum and the gradient"""
+    block: int
+    num_warps: int
+
+
+def plan(V: int, element_size: int) -> Plan:
+    """Measured on an H200; see benchmarks/cross_entropy.py --sweep."""
+    if V <= 32768:
+        return Plan(held=True, block=triton.next_power_of_2(V), num_warps=16 if V > 8192 else 8)
+    return Plan(held=False, block=8192, num_warps=8)
+
+
+def rows_view(logits: Tensor) -> tuple[Tensor, int, int, int]:
+    """(logits with unit last stride, rows of the inner axis, outer stride, inner stride).
+
+    Row r starts at (r // inner) * outer + (r % inner) * inner_stride: this covers (N, V), (B, T, V)
+    and the slices of them that training code makes (logits[:, :-1]) without a copy.
+    """
+    if logits.dim() > 3 or logits.stride(-1) != 1 or not _rows_apart(logits):
+        logits = logits.contiguous()
+    if logits.is_contiguous():
+        V = logits.shape[-1]
+        return logits, max(logits.numel() // max(V, 1), 1), 0, V
+    if logits.dim() == 2:
+        return logits, max(logits.shape[0], 1), 0, logits.stride(0)
+    return logits, logits.shape[1], logits.stride(0), logits.stride(1)
+
+
+def _rows_apart(logits: Tensor) -> bool:
+    """No two rows share memory (an expanded or overlapping view), so a gradient can lie likewise."""
+    V = logits.shape[-1]
+    if logits.dim() == 1:
+        return True
+    if logits.dim() == 2:
+        return logits.stride(0) >= V or logits.shape[0] == 1
+    B, T, _ = logits.shape
+    inner = logits.stride(1) >= V or T == 1
+    return inner and (logits.stride(0) >= (T - 1) * logits.stride(1) + V or B == 1)
+
+
+def gradient_like(logits: Tensor) -> Tensor:
+    """An empty gradient whose rows lie as the logits' do, so that both are aligned alike."""
+    if logits.dim() > 3 or logits.stride(-1) != 1 or not _rows_apart(logits):
+        return torch.empty_like(logits, memory_format=torch.contiguous_format)
+    return torch.empty_strided(
+        logits.shape, logits.stride(), dtype=logits.dtype, device=logits.device
+    )
+
+
+@cache
+def _counter(device: torch.device, stream: int) -> Tensor:
+    """The count of finished programs, one per stream; every launch leaves it at 0."""
+    return torch.zeros(1, dtype=torch.int32, device=device)
+
+
+def launch(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    gradient: Tensor | None,
+    weights: Tensor | None,
+    num_valid: Tensor,
+    losses: Tensor | None,
+    total_loss: Tensor | None,
+    mean: bool,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    cut: Plan | None = None,
+) -> None:
+    """One launch: what is not None is written. `weights`: None for 1, a scalar, or one per row."""
+    if targets.numel() == 0:
+        return
+    V = logits.shape[-1]
+    N = targets.numel()
+    logits, inner, stride_outer, stride_inner = rows_view(logits)
+    small = V <= SMALL and cut is None
+    if small:
+        block = triton.next_power_of_2(V)
+        rows = max(1, min(64, SMALL_TILE // block))
+        programs = triton.cdiv(N, rows)
+    else:
+        programs = N
+    partials = counter = None
+    if total_loss is not None:
+        partials = torch.empty(2 * programs, dtype=torch.float64, device=logits.device)
+        stream = torch.cuda.current_stream(logits.device).cuda_stream if logits.is_cuda else 0
+        counter = _counter(logits.device, stream)
+    kind = UNIT
+    if weights is not None:
+        kind = SCALAR if weights.dim() == 0 else PER_ROW
+    # A pointer that is not used must still be one.
+    anything = num_valid
+    arguments = (
+        logits,
+        gradient if gradient is not None else logits,
+        targets.contiguous(),
+        weights.contiguous() if weights is not None else anything,
+        num_valid,
+        losses if losses is not None else anything,
+        partials if partials is not None else anything,
+        counter if counter is not None else anything,
+        total_loss if total_loss is not None else anything,
+        N,
+        V,
+        inner,
+        stride_outer,
+        stride_inner,
+        ignore_index,
+        label_smoothing,
+        z_loss,
+    )
+    switches = {
+        "WRITE": gradient is not None,
+        "WEIGHT": kind,
+        "MEAN": mean,
+        "LOSSES": losses is not None,
+        "TOTAL": total_loss is not None,
+        "SMOOTH": label_smoothing != 0,
+        "Z": z_loss != 0,
+        "ACCURATE": logits.dtype == torch.float32,
+    }
+    if small:
+        row_kernels.small_rows[(programs,)](
+            *arguments, ROWS=rows, BLOCK=block, num_warps=4, **switches
+        )
+        return
+    cut = cut or plan(V, logits.element_size())
+    row_kernels.long_row[(programs,)](
+        *arguments,
+        VECTOR=16 // logits.element_size(),
+        BLOCK=cut.block,
+        HELD=cut.held,
+        num_warps=cut.num_warps,
+        **switches,
+    )
+
+
+def forward(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    z_loss: float,
+    early: bool,
+    cut: Plan | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(loss in float32, number of valid targets in float64, gradient or an empty tensor)."""
+    device = logits.device
+    if early or reduction == "none":
+        num_valid = (targets != ignore_index).sum(dtype=torch.float64)
+    else:
+        num_valid = torch.empty((), dtype=torch.float64, device=device)
+    loss = torch.empty(
+        targets.shape if reduction == "none" else (), dtype=torch.float32, device=device
+    )
+    if targets.numel() == 0:
+        loss.fill_(torch.nan if reduction == "mean" else 0)
+        num_valid.fill_(0)
+    gradient = gradient_like(logits) if early else None
+    launch(
+        logits,
+        targets,
+        gradient=gradient,
+        weights=None,
+        num_valid=num_valid,
+        losses=loss if reduction == "none" else None,
+        total_loss=None if reduction == "none" else loss,
+        mean=reduction == "mean",
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        z_loss=z_loss,
+        cut=cut,
+    )
+    return loss, num_valid, logits.new_empty(0) if gradient is None else gradient
+
+
+def backward(
+    upstream: Tensor,
+    num_valid: Tensor,
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+) -> Tensor:
+    """The gradient, from the logits again."""
+    gradient = gradient_like(logits)
+    launch(
+        logits,
+        targets,
+        gradient=gradient,
+        weights=upstream,
+        num_valid=num_valid,
+        losses=None,
+        total_loss=None,
+        mean=reduction == "mean",
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        z_loss=z_loss,
+    )
+    return gradient

@@ -1,0 +1,293 @@
+"""Linear cross-entropy on a GPU: chunks of rows, two products by cuBLAS, one by our own kernel.
+
+bfloat16 goes through fused_kernels.py; other dtypes and label smoothing take the chunked loop with
+the row kernel in place of torch's row functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from traindoctor.kernels.cross_entropy.triton import launch
+from traindoctor.kernels.linear_cross_entropy import fused_kernels
+from traindoctor.kernels.linear_cross_entropy.chunked import Gradients, Wanted, over_chunks
+from traindoctor.kernels.linear_cross_entropy.products import ALIGNMENT, PaddedWeight, mm
+
+# Logits of a row that are looked at to place c (fused_kernels.py); 1 % of the product at V = 50257.
+SAMPLES = 512
+# The weight's gradient is added up in float32 up to this size; beyond it, in the weight's dtype over
+# few and large chunks (each product still accumulates in float32), because the buffer would outweigh
+# everything the fusion saves.
+LARGEST_FLOAT32_GRADIENT = 450 << 20
+# Bytes of a chunk of exponentials: near the weight's own size, as the gradient's buffer is.
+CHUNK_PER_WEIGHT = 1.2
+SMALLEST_CHUNK = 64 << 20
+LARGEST_CHUNK = 540 << 20
+# Rows of a chunk are a multiple of the kernel's tile.
+ROW_TILE = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """The shape of the product's tiles; measured on an H200, see benchmarks/linear_cross_entropy.py --sweep."""
+
+    rows: int = 128
+    classes: int = 256
+    width: int = 64
+    num_warps: int = 8
+    num_stages: int = 3
+    persistent: bool = False
+
+
+TILES = Tiles()
+
+
+def losses_and_gradients(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    *,
+    weights: Tensor | None,
+    wanted: Wanted,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+) -> tuple[Tensor, Gradients]:
+    """Row losses (N,) in float64 and the gradients of sum(weights * losses); see chunked.py."""
+    hidden, weight, targets = hidden.contiguous(), weight.contiguous(), targets.contiguous()
+    # TMA wants rows of whole 16-byte vectors.
+    if hidden.dtype == torch.bfloat16 and not label_smoothing and hidden.shape[1] % 8 == 0:
+        return fused(
+            hidden,
+            weight,
+            bias,
+            targets,
+            weights=weights,
+            wanted=wanted,
+            ignore_index=ignore_index,
+            z_loss=z_loss,
+        )
+
+    def rows(x: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+        losses = torch.empty(len(x), dtype=torch.float64, device=x.device)
+        launch(
+            x,
+            targets,
+            gradient=None if weights is None else x,
+            weights=weights,
+            num_valid=losses,
+            losses=losses,
+            total_loss=None,
+            mean=False,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+        )
+        return losses
+
+    return over_chunks(hidden, weight, bias, targets, weights, wanted, rows)
+
+
+def rows_per_chunk(N: int, V: int, D: int) -> int:
+    """Rows whose exponentials make a chunk of the wanted size, in chunks of about equal size."""
+    size = min(max(SMALLEST_CHUNK, int(CHUNK_PER_WEIGHT * V * D * 2)), LARGEST_CHUNK)
+    most = max(ROW_TILE, size // (2 * V) // ROW_TILE * ROW_TILE)
+    chunks = triton.cdiv(N, most)
+    return triton.cdiv(triton.cdiv(N, chunks), ROW_TILE) * ROW_TILE
+
+
+def fused(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    *,
+    weights: Tensor | None,
+    wanted: Wanted,
+    ignore_index: int,
+    z_loss: float,
+    tiles: Tiles | None = None,
+) -> tuple[Tensor, Gradients]:
+    """The bfloat16 path."""
+    tiles = tiles or TILES
+    (N, D), V = hidden.shape, weight.shape[0]
+    device = hidden.device
+    store = bool(wanted)
+    padded = PaddedWeight(weight)
+    columns = triton.cdiv(V, ALIGNMENT) * ALIGNMENT
+    losses = torch.zeros(N, dtype=torch.float64, device=device)
+    dhidden = torch.zeros(N, D, dtype=wanted.hidden, device=device) if wanted.hidden else None
+    dweight = None
+    if wanted.weight:
+        exact = wanted.weight != torch.bfloat16 or 4 * V * D <= LARGEST_FLOAT32_GRADIENT
+        dtype = torch.float32 if exact else torch.bfloat16
+        dweight = torch.empty(V, D, dtype=dtype, device=device)
+    dbias = torch.zeros(V, dtype=torch.float32, device=device) if wanted.bias else None
+    step = min(rows_per_chunk(N, V, D), max(N, 1))
+    E = torch.empty(step if store else 1, columns, dtype=torch.bfloat16, device=device)
+    if N == 0 and dweight is not None:
+        dweight.zero_()
+    for start in range(0, N, step):
+        part = slice(start, min(start + step, N))
+        h = hidden[part]
+        e = E[: len(h)] if store else E
+        factors = exponentials(
+            h,
+            weight,
+            bias,
+            targets[part],
+            weights[part] if weights is not None and store else None,
+            losses[part],
+            e,
+            ignore_index=ignore_index,
+            z_loss=z_loss,
+            tiles=tiles,
+        )
+        if not store:
+            continue
+        # the same columns on a GPU; without padding (the interpreter's CPU products) the first V
+        e = e[:, : padded.columns]
+        if dhidden is not None:
+            torch.mul(padded.hidden_gradient(e), factors.unsqueeze(1), out=dhidden[part])
+        if dweight is not None:
+            scaled = torch.empty_like(h)
+            torch.mul(h, factors.unsqueeze(1), out=scaled)
+            padded.add_weight_gradient(dweight, e, scaled, first=start == 0)
+        if dbias is not None:
+            dbias += _column_sums(e, factors)[:V]
+    del E
+    return losses, Gradients(
+        hidden=dhidden,
+        weight=None if dweight is None else dweight.to(wanted.weight),
+        bias=None if dbias is None else dbias.to(wanted.bias),
+    )
+
+
+def _column_sums(e: Tensor, factors: Tensor) -> Tensor:
+    """factors @ e; the factors as a sum of two bfloat16, in 8 columns to please cuBLAS."""
+    high = factors.bfloat16()
+    both = torch.zeros(len(factors), 8, dtype=torch.bfloat16, device=e.device)
+    both[:, 0] = high
+    both[:, 1] = factors - high.float()
+    return mm(e.t(), both).sum(1)
+
+
+def exponentials(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weights: Tensor | None,
+    losses: Tensor,
+    E: Tensor,
+    *,
+    ignore_index: int,
+    z_loss: float,
+    tiles: Tiles,
+) -> Tensor:
+    """Fill `losses` (n,) and, with `weights`, E (n, columns); give the rows' factors F (n,)."""
+    (n, D), V = hidden.shape, weight.shape[0]
+    device = hidden.device
+    columns = E.shape[1]
+    store = weights is not None
+    sample_step = triton.cdiv(V, SAMPLES)
+    sample = mm(hidden, weight[::sample_step].t())  # (n, about SAMPLES)
+    num_samples = sample.shape[1]
+    column_tiles = triton.cdiv(columns, tiles.classes)
+    numbers = torch.empty(3, n, dtype=torch.float32, device=device)
+    target_logits, reference, factors = numbers
+    sums = torch.empty(column_tiles, n, dtype=torch.float32, device=device)
+    broken = torch.empty(n, dtype=torch.int8, device=device)
+    some = bias if bias is not None else sums
+    fused_kernels.references[(n,)](
+        hidden,
+        weight,
+        some,
+        targets,
+        sample,
+        target_logits,
+        reference,
+        V,
+        D,
+        num_samples,
+        sample_step,
+        ignore_index,
+        BLOCK=min(1024, triton.next_power_of_2(D)),
+        SAMPLES=triton.next_power_of_2(num_samples),
+        BIAS=bias is not None,
+        num_warps=4,
+    )
+    grid = triton.cdiv(n, tiles.rows) * column_tiles
+    if tiles.persistent and hidden.is_cuda:
+        grid = min(grid, torch.cuda.get_device_properties(device).multi_processor_count)
+    fused_kernels.exp_logits[(grid,)](
+        TensorDescriptor.from_tensor(hidden, [tiles.rows, tiles.width]),
+        TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width]),
+        TensorDescriptor.from_tensor(E, [tiles.rows, tiles.classes]),
+        some,
+        targets,
+        reference,
+        sums,
+        n,
+        V,
+        D,
+        columns,
+        ignore_index,
+        BLOCK_N=tiles.rows,
+        BLOCK_V=tiles.classes,
+        BLOCK_D=tiles.width,
+        STORE=store,
+        BIAS=bias is not None,
+        FLATTEN=tiles.persistent,
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
+    row_weights = weights if weights is not None else sums
+    fused_kernels.finish_rows[(triton.cdiv(n, 32),)](
+        target_logits,
+        reference,
+        sums,
+        targets,
+        row_weights,
+        losses,
+        factors,
+        E,
+        broken,
+        n,
+        V,
+        columns,
+        column_tiles,
+        ignore_index,
+        z_loss,
+        ROWS=32,
+        STORE=store,
+        num_warps=1,
+    )
+    fused_kernels.repair[(n,)](
+        hidden,
+        weight,
+        some,
+        targets,
+        target_logits,
+        row_weights,
+        losses,
+        factors,
+        E,
+        broken,
+        V,
+        D,
+        columns,
+        z_loss,
+        BLOCK_V=64,
+        BLOCK_D=min(128, triton.next_power_of_2(D)),
+        STORE=store,
+        BIAS=bias is not None,
+        num_warps=4,
+    )
+    return factors
