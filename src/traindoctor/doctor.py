@@ -6,7 +6,7 @@ import atexit
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from traindoctor.report.json import as_dict
 
 if TYPE_CHECKING:
     from traindoctor.capture.watch import Watch
+    from traindoctor.report.html import Notebook
 
 # The budget's credit of so many seconds is given in advance: at 2 % two seconds, so that what is wrong from
 # the first step is proven within the first steps. It is paid back: no more is spent until it is earned.
@@ -68,6 +69,8 @@ class Doctor:
         """Own seconds of this thread while the script ran."""
         self.asked: dict[str, set[str]] = {}
         """Exam performed -> the causes that wanted it."""
+        self.when_finished: list[Callable[[Diagnosis | None], None]] = []
+        """Called with the verdict once the record is closed (boards)."""
         self._record: StoredRecord | None = None
         self._attempts: dict[str, list[int]] = {}
         self._prices: dict[str, float] = {}
@@ -228,7 +231,21 @@ class Doctor:
         if self.diagnosis is not None:
             self.watch.record_writer.fact("verdict", as_dict(self.diagnosis))
         self.watch.close(status)
+        for tell in self.when_finished:
+            try:
+                tell(self.diagnosis)
+            except Exception as error:  # the border: a board that fails must not fail the script
+                self._say(f"the verdict could not be handed on: {type(error).__name__}: {error}")
         return self.diagnosis
+
+    def report(self) -> Notebook:
+        """The report page of the run so far: a notebook shows it inline, `.save(path)` writes it."""
+        from traindoctor.report.html import notebook
+
+        if not self._finished:
+            self.watch.record_writer.flush()
+        record = open_record(self.watch.out)
+        return notebook(record, as_dict(diagnose(record)), name=self.watch.out.name)
 
     def _examine_after(self) -> None:
         completed = self.watch.step

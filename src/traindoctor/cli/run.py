@@ -66,6 +66,7 @@ def command(
     """
     from traindoctor.capture import arming, runner
     from traindoctor.capture.folders import new_folder
+    from traindoctor.cli.live import LiveView, open_page
 
     name = target.rpartition(".")[2] if module else Path(target).stem
     if not module and not Path(target).exists():
@@ -84,11 +85,15 @@ def command(
         "stop_when_sick": stop_when_sick,
         "quiet": quiet,
     }
+    if ui:
+        open_page(folder, quiet=quiet)
     arming.export(settings)
     arming.arm(settings)
+    view = LiveView(folder, quiet=quiet or os.environ.get("RANK", "0") != "0")
     verdicts: list[Diagnosis] = []
 
     def finish(status: int | str) -> None:
+        view.stop()
         if "traindoctor.doctor" in sys.modules:
             from traindoctor import doctor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import webbrowser
+import sys
 from pathlib import Path
 
 import click
@@ -26,13 +26,15 @@ def command(folder: Path, port: int | None, no_browser: bool, beside: int | None
         raise TraindoctorError(
             f"there is no folder {folder}: give the folder of a run, or one that holds runs"
         )
+    from traindoctor.dashboard.launch import open_browser
     from traindoctor.dashboard.server import listen, serve, url_of
 
     sock = listen(port)
     url = url_of(sock)
     click.echo(f"traindoctor: {folder} at {url}")
+    sys.stdout.flush()
     if beside is None:
         click.echo("Ctrl-C ends it.")
     if not no_browser:
-        webbrowser.open(url)
+        open_browser(url)
     serve(folder, sock, beside=beside)

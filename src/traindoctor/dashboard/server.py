@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -20,6 +17,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from traindoctor.dashboard.api import Api, answer
+from traindoctor.dashboard.launch import serve_in_background
 from traindoctor.dashboard.live import Live
 from traindoctor.dashboard.security import LoopbackOnly
 from traindoctor.dashboard.store import RunStore
@@ -27,13 +25,14 @@ from traindoctor.dashboard.verdicts import Verdicts
 from traindoctor.errors import TraindoctorError
 from traindoctor.report.page import content_security_policy, page
 
+__all__ = ["listen", "make_app", "serve", "serve_in_background", "url_of"]
+
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
 # Ports that are tried after the wanted one when that is taken.
 MORE_PORTS = 20
 # A server beside a run outlives it while a page is open, and so long after the last one closed.
 LINGER_SECONDS = 30.0
-START_SECONDS = 30.0
 
 
 def make_app(folder: Path) -> Starlette:
@@ -136,35 +135,3 @@ def _alive(process: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def serve_in_background(folder: Path | str) -> str:
-    """Starts the page beside this process, in a process of its own, and gives its address.
-
-    It takes no time from the training loop, survives Ctrl-C, and ends by itself when this process has
-    ended and the last page is closed.
-    """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINDOCTOR_")}
-    command = [sys.executable, "-m", "traindoctor", "ui", str(Path(folder).resolve())]
-    command += ["--no-browser", "--beside", str(os.getpid())]
-    child = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    timer = threading.Timer(START_SECONDS, child.kill)
-    timer.daemon = True
-    timer.start()
-    assert child.stdout is not None
-    try:
-        for line in child.stdout:
-            if match := re.search(r"http://\S+", line):
-                return match[0]
-    finally:
-        timer.cancel()
-        child.stdout.close()
-    raise TraindoctorError("the page could not be started: try `traindoctor ui` by itself")

@@ -164,7 +164,13 @@ class UnknownRun(RecordError):
 
 
 def is_record(entry: Path) -> bool:
-    return entry.name.startswith("record-") and entry.suffix == ".sqlite" and entry.is_file()
+    """A file that is still empty is a run about to begin, not a broken one."""
+    if not (entry.name.startswith("record-") and entry.suffix == ".sqlite"):
+        return False
+    try:
+        return entry.is_file() and entry.stat().st_size > 0
+    except OSError:
+        return False
 
 
 def record_files(folder: Path) -> list[Path]:

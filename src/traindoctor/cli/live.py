@@ -1,0 +1,210 @@
+"""What the terminal shows while a run goes on: a sparkline of the loss, a health line, the time left.
+
+The script's standard output is its own. Where it writes to the same terminal, a picture that redraws itself
+would tear its lines: then, and without a terminal, plain lines come now and then instead.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from traindoctor.record import StoredRecord
+
+BARS = "▁▂▃▄▅▆▇█"
+REDRAW_SECONDS = 0.5
+# Plain lines: the first soon, then each twice as late as the last, at most a minute apart.
+FIRST_LINE, LONGEST = 5.0, 60.0
+
+
+def open_page(folder: Path, *, quiet: bool = False) -> None:
+    """`--ui`: the live page beside the run."""
+    from traindoctor.dashboard.launch import open_browser, serve_in_background
+
+    url = serve_in_background(folder)
+    if not quiet:
+        print(f"traindoctor: the run is shown at {url}", file=sys.stderr)
+    open_browser(url)
+
+
+def sparkline(numbers: Iterable[float], width: int = 24) -> str:
+    """Values as a line of bars, bucket means where there are more than fit; x marks a non-finite one."""
+    values = list(numbers)
+    count = len(values)
+    if not count:
+        return ""
+    width = min(width, count)
+    edges = [round(i * count / width) for i in range(width + 1)]
+    means = [sum(part) / len(part) for a, b in pairwise(edges) if (part := values[a:b])]
+    finite = [v for v in means if math.isfinite(v)]
+    if not finite:
+        return "x" * len(means)
+    low, high = min(finite), max(finite)
+    span = (high - low) or 1.0
+    return "".join(
+        BARS[round((v - low) / span * (len(BARS) - 1))] if math.isfinite(v) else "x" for v in means
+    )
+
+
+def duration(seconds: float) -> str:
+    """'42 s', '12 min', '3.4 h'"""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def health(proven: Sequence[str], exams: int) -> str:
+    """One line on the patient: what is proven so far, or that nothing is."""
+    if proven:
+        return "sick: " + ", ".join(proven)
+    return f"nothing found in {exams} test{'' if exams == 1 else 's'} so far"
+
+
+@dataclass(frozen=True)
+class Status:
+    """One look at a run."""
+
+    step: int
+    loss: float
+    losses: tuple[float, ...]
+    per_second: float
+    proven: tuple[str, ...]
+    exams: int
+    total: int | None = None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to go, where the number of steps is known."""
+        if not self.total or not self.per_second:
+            return None
+        return max(0.0, (self.total - self.step) / self.per_second)
+
+    def line(self, width: int = 24) -> str:
+        parts = [f"step {self.step}", f"loss {self.loss:.4g}", sparkline(self.losses, width)]
+        if self.per_second:
+            speed = self.per_second
+            parts.append(f"{speed:.1f} steps/s" if speed >= 1 else f"{1 / speed:.1f} s/step")
+        if self.left is not None:
+            parts.append(f"{duration(self.left)} left")
+        parts.append(health(self.proven, self.exams))
+        return "  ".join(part for part in parts if part)
+
+
+def look(record: StoredRecord) -> Status | None:
+    """The status of a record that may still grow; None before the first loss."""
+    from traindoctor.report.payload import main_loss, num_steps
+
+    record.refresh()
+    loss = main_loss(record)
+    if loss is None:
+        return None
+    times = record.get("time.step")
+    recent = [] if times is None else times.tail(50).finite().values.tolist()
+    seconds = sum(recent) / len(recent) if recent else 0.0
+    proven = record.fact("doctor.proven", {})
+    schedule = record.fact("schedule")
+    total = schedule.get("total_steps") if isinstance(schedule, dict) else None
+    return Status(
+        step=num_steps(record),
+        loss=loss.last,
+        losses=tuple(loss.values[-2000:].tolist()),
+        per_second=1 / seconds if seconds > 0 else 0.0,
+        proven=tuple(proven) if isinstance(proven, dict) else (),
+        exams=sum(result.done for result in record.exam_results),
+        total=total if isinstance(total, int) else None,
+    )
+
+
+class LiveView:
+    """Watches a run's record from a thread and shows it on `stream` until `stop()`."""
+
+    def __init__(self, folder: Path, *, quiet: bool = False, stream: IO[str] | None = None) -> None:
+        self.folder = folder
+        self.stream = stream or sys.stderr
+        self.redraws = self.stream.isatty() and not (sys.stdout.isatty() and stream is None)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="traindoctor-live", daemon=True)
+        if not quiet:
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        try:
+            record = self._wait_for_record()
+            if record is None:
+                return
+            (self._redraw if self.redraws else self._lines)(record)
+        except Exception:  # the border: a view that fails must not disturb the run
+            return
+
+    def _wait_for_record(self) -> StoredRecord | None:
+        """Imports nothing before the script has: the record is there once it has imported torch."""
+        while not self._stop.wait(REDRAW_SECONDS):
+            file = self.folder / "record-0.sqlite"
+            if file.exists():
+                from traindoctor.errors import RecordError
+                from traindoctor.record import StoredRecord
+
+                try:
+                    return StoredRecord(file)
+                except RecordError:  # its tables are being made
+                    continue
+        return None
+
+    def _lines(self, record: StoredRecord) -> None:
+        pause = FIRST_LINE
+        while not self._stop.wait(pause):
+            pause = min(LONGEST, 2 * pause)
+            status = look(record)
+            if status is not None:
+                self.stream.write(f"traindoctor: {status.line()}\n")
+                self.stream.flush()
+
+    def _redraw(self, record: StoredRecord) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=self.stream, highlight=False)
+        began = time.monotonic()
+        with Live(
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ) as live:
+            while not self._stop.wait(REDRAW_SECONDS):
+                status = look(record)
+                if status is not None:
+                    picture = draw(status, console.width, time.monotonic() - began)
+                    live.update(picture, refresh=True)
+
+
+def draw(status: Status, width: int, elapsed: float) -> Text:
+    """Two lines: the course of the loss, and how the run is."""
+    from rich.text import Text
+
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"step {status.step:,}  loss {status.loss:.4g}  ")
+    text.append(sparkline(status.losses, max(8, min(60, width - 50))), style="cyan")
+    text.append(f"  {duration(elapsed)}")
+    if status.left is not None:
+        text.append(f", {duration(status.left)} left")
+    text.append("\n")
+    style: Any = "bold red" if status.proven else "green"
+    text.append(health(status.proven, status.exams), style=style)
+    return text
