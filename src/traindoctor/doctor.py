@@ -27,6 +27,8 @@ CREDIT_SECONDS = 100.0
 # Completed steps at which the record is looked at; then each 1.6 times the last.
 LOOKS = (1, 2, 3, 5, 8, 13, 20, 30, 50, 80)
 LOOK_GROWTH = 1.6
+# Between looks an exam that was not affordable is tried again every so many steps.
+EXAM_EVERY = 5
 # A check may ask for an exam again, on a later step. Twice as far each time, and not for ever.
 MAX_ATTEMPTS = 6
 # An exam of so few training steps is cheap whatever the clock said so far.
@@ -64,7 +66,9 @@ class Doctor:
         self.exams = exams
         self.diagnosis: Diagnosis | None = None
         self.proven: dict[str, int] = {}
-        """Cause -> completed steps when it was first confirmed."""
+        """Cause -> completed steps when it was first likely or confirmed."""
+        self.confirmed: list[str] = []
+        """Roots that were confirmed while the script ran, and said."""
         self.spent = 0.0
         """Own seconds of this thread while the script ran."""
         self.asked: dict[str, set[str]] = {}
@@ -76,6 +80,7 @@ class Doctor:
         self._prices: dict[str, float] = {}
         self._began = time.perf_counter()
         self._next_look = LOOKS[0]
+        self._next_exam = sys.maxsize
         self._open: list[Outcome] = []
         self._finished = False
         watch.listeners.append(self.on_step)
@@ -87,7 +92,7 @@ class Doctor:
         completed = step + 1
         if self.stop_after is not None and completed >= self.stop_after:
             raise Stopped("traindoctor has seen enough steps")
-        if self.watch.rank or (completed < self._next_look and not self._open):
+        if self.watch.rank or completed < min(self._next_look, self._next_exam):
             return
         began = time.thread_time()
         try:
@@ -98,10 +103,12 @@ class Doctor:
                 self._look(completed)
             if self._perform_affordable(completed, began):
                 self._look(completed)
+            # What is wanted and not affordable now is not asked about at every step.
+            self._next_exam = completed + EXAM_EVERY if self._open else sys.maxsize
         finally:
             self.spent += time.thread_time() - began
-        if self.stop_when_sick and self.proven:
-            raise Stopped("traindoctor stopped the run: " + ", ".join(self.proven))
+        if self.stop_when_sick and self.confirmed:
+            raise Stopped("traindoctor stopped the run: " + ", ".join(self.confirmed))
 
     @property
     def allowance(self) -> float:
@@ -187,12 +194,13 @@ class Doctor:
         new = [
             cause.finding
             for cause in self.diagnosis.roots
-            if cause.finding.status == "confirmed" and cause.finding.cause not in self.proven
+            if cause.finding.status == "confirmed" and cause.finding.cause not in self.confirmed
         ]
         for cause in self.diagnosis.causes:
             if cause.finding.status != "possible":
                 self.proven.setdefault(cause.finding.cause, completed)
         for finding in new:
+            self.confirmed.append(finding.cause)
             self._say(f"step {completed}: {finding.cause} confirmed: {finding.summary}")
         writer.fact("doctor.proven", self.proven)
 
