@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 PERMUTED = 2
 # A first variant that is no better by this much ends the experiment: there is nothing to measure noise for.
 WORTH = 0.02
-# Warm-up over three quarters of the steps; the last quarter runs at the full rate.
-WARMUP_SHARE = 0.75
+# Warm-up over half of the steps. Where the run breaks after n steps, at least n and this many more must be at
+# the full rate: a warm-up that only puts the break off cures nothing.
+WARMUP_SHARE = 0.5
+BEYOND_BREAK = 5
 USUAL_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
@@ -31,6 +33,15 @@ def first_plan(patient: Patient) -> Plan:
     if keeper.first is None:
         raise NotApplicable("no snapshot of step 0 was kept")
     return Plan.of(keeper.first, patient.tapes, keeper.logs, steps=FIRST_STEPS)
+
+
+def breaking_plan(patient: Patient) -> Plan:
+    """From the last snapshot before the run breaks, if it does; else from step 0."""
+    keeper = _keeper(patient)
+    snapshot = keeper.breaking
+    if snapshot is None or snapshot is keeper.first:
+        return first_plan(patient)
+    return Plan.of(snapshot, patient.tapes, keeper.logs, steps=FIRST_STEPS)
 
 
 def late_plan(patient: Patient) -> Plan:
@@ -80,22 +91,28 @@ def _helps(variant: Mapping[str, Any], control: float) -> bool:
     return bool(variant["loss"] < control - WORTH * min(1.0, abs(control)))
 
 
-def warm_up(steps: int) -> Change:
-    rising = max(1, round(WARMUP_SHARE * steps))
-    return Change(rate=lambda position: min(1.0, (position + 1) / rising))
+def warm_up(plan: Plan) -> dict[str, Change]:
+    """None where too few steps are left to see whether the run still breaks."""
+    control = plan.control()
+    rising = round(WARMUP_SHARE * plan.steps)
+    if control.blown:
+        rising = min(rising, plan.steps - len(control.losses) - BEYOND_BREAK)
+    if rising < BEYOND_BREAK:
+        return {}
+    return {"warmup": Change(rate=lambda position: min(1.0, (position + 1) / rising))}
 
 
 @exam(
     name="experiment_rate_down",
     title="The first steps again with a lower rate, and with a warm-up",
-    cost=6 * (FIRST_STEPS + 6),
+    cost=4 * (FIRST_STEPS + 6),
 )
 def experiment_rate_down(patient: Patient) -> dict[str, Any]:
-    plan = first_plan(patient)
+    plan = breaking_plan(patient)
     changes = {
         "lr/3": Change(rate=lambda _: 1 / 3),
         "lr/10": Change(rate=lambda _: 0.1),
-        "warmup": warm_up(plan.steps),
+        **warm_up(plan),
     }
     return compare(plan, changes)
 

@@ -1,14 +1,16 @@
 """What is needed to run K steps of the run again: weights and optimizer state at a step, and the batches after it.
 
-Two snapshots are kept, of step 0 and of a recent step, each with the batches of the steps that follow it. All
-are copies, within a bound that is stated in the record; a run that would exceed it is told why it has none.
+Kept are the snapshot of step 0 and the two latest ones, each with the batches of the steps that follow it. Once
+the loss is no longer finite no new one is taken: the last good one stays. All are copies, within a bound that is
+stated in the record; a run that would exceed it is told why it has none.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,8 +36,12 @@ from traindoctor.replay.ops import nbytes, tensors_in
 FIRST_STEPS = 40
 LATER_STEPS = 20
 HELD_OUT = 6
-# A recent snapshot every 50 steps, or every tenth of the run where that is more.
-EVERY = 50
+# A recent snapshot so often; two are kept, so that there is always one with as many batches behind it.
+EVERY = 30
+# A step's loss at this many times that of the snapshot (plus half a nat) breaks the run.
+BREAKS = 1.5
+# On a device a snapshot is taken only where this many times its size is free: the run comes first.
+FREE_FACTOR = 8
 # Copies of one snapshot, and of the batches of one.
 MAX_BYTES = 512 << 20
 MAX_BATCH_BYTES = 256 << 20
@@ -106,52 +112,63 @@ class Snapshot:
         """Its losses are finite: from a broken state an experiment proves nothing."""
         return bool(self.logs) and all(math.isfinite(log.loss) for log in self.logs[:3])
 
+    @property
+    def breaks(self) -> bool:
+        """The run breaks in the steps that it covers."""
+        if not self.sound:
+            return False
+        limit = BREAKS * abs(self.logs[0].loss) + 0.5
+        return any(not log.loss <= limit for log in self.logs)
+
 
 class Keeper:
-    """Listens to the run and keeps two snapshots. `first` is of step 0; `late` the last that is complete."""
+    """Listens to the run and keeps its snapshots: `first` of step 0, `recent` the two latest."""
 
     def __init__(self, names: Names, *, max_bytes: int = MAX_BYTES) -> None:
         self.names = names
         self.max_bytes = max_bytes
         self.first: Snapshot | None = None
-        self.late: Snapshot | None = None
+        self.recent: list[Snapshot] = []
         self.refusal: str | None = None
-        self._growing: Snapshot | None = None
+        self.broken = False
         self._log: StepLog | None = None
         self._seen: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._counts: dict[str, int] = {}
         self._clip_names: dict[tuple[int, ...], tuple[str, ...]] = {}
 
     @property
+    def kept(self) -> list[Snapshot]:
+        return [s for s in (self.first, *self.recent) if s is not None]
+
+    @property
     def bytes(self) -> int:
-        kept = {id(s): s for s in (self.first, self.late, self._growing) if s is not None}
-        return sum(s.bytes + sum(log.bytes for log in s.logs) for s in kept.values())
+        return sum(s.bytes + sum(log.bytes for log in s.logs) for s in self.kept)
 
     @property
     def logs(self) -> dict[int, StepLog]:
         """Every step whose data were kept."""
-        kept = [s for s in (self.first, self.late, self._growing) if s is not None]
-        return {log.step: log for s in kept for log in s.logs}
+        return {log.step: log for s in self.kept for log in s.logs}
+
+    @property
+    def latest(self) -> Snapshot | None:
+        """The most recent sound snapshot with enough batches behind it."""
+        enough = [s for s in self.recent if len(s.logs) >= LATER_STEPS + HELD_OUT and s.sound]
+        return enough[-1] if enough else None
+
+    @property
+    def breaking(self) -> Snapshot | None:
+        """The first snapshot in whose steps the run breaks."""
+        return next((s for s in self.kept if s.breaks), None)
 
     def describe(self) -> dict[str, Any]:
         """For the record: what is kept, what it takes and what it may take."""
-        kept = [s for s in (self.first, self.latest) if s is not None]
         return {
-            "steps": [s.step for s in kept],
-            "batches": [len(s.logs) for s in kept],
+            "steps": [s.step for s in self.kept],
+            "batches": [len(s.logs) for s in self.kept],
             "bytes": self.bytes,
             "bound_bytes": 3 * (self.max_bytes + MAX_BATCH_BYTES),
             "refusal": self.refusal,
         }
-
-    @property
-    def latest(self) -> Snapshot | None:
-        """The most recent sound snapshot that can be used, complete or nearly so."""
-        growing = self._growing
-        if growing is not None and len(growing.logs) >= growing.wanted - LATER_STEPS // 4:
-            if growing.sound:
-                return growing
-        return self.late
 
     def on(self, event: Event, step: int) -> None:
         """Every event of the run. Steps that no snapshot wants cost a comparison."""
@@ -189,12 +206,7 @@ class Keeper:
             self._stepped(log, event.optimizer)
 
     def _wants(self, step: int) -> bool:
-        if step == 0 or step % self._interval(step) == 0:
-            return True
-        return any(s is not None and not s.complete for s in (self.first, self._growing))
-
-    def _interval(self, step: int) -> int:
-        return max(EVERY, step // 10 // EVERY * EVERY)
+        return step == 0 or step % EVERY == 0 or any(not s.complete for s in self.kept)
 
     def _keep(self, log: StepLog, kind: str, tree: Any) -> None:
         number = self._counts[kind] = self._counts.get(kind, -1) + 1
@@ -207,7 +219,7 @@ class Keeper:
                 log.bytes += nbytes(tensor)
                 if log.bytes * (FIRST_STEPS + HELD_OUT) > MAX_BATCH_BYTES:
                     self.refusal = "the batches are too large to keep"
-                    self.first = self._growing = self.late = None
+                    self.first, self.recent = None, []
                     return
                 known = (weakref.ref(tensor), local(tensor).detach().clone())
                 self._seen[id(tensor)] = known
@@ -225,16 +237,20 @@ class Keeper:
             return
         log.settings = [group_settings(group) for group in optimizer.param_groups]
         if log.step == 0:
-            self.first = self._take(log.step, optimizer, FIRST_STEPS + HELD_OUT)
-        elif log.step % self._interval(log.step) == 0:
-            if self._growing is not None and self._growing.complete and self._growing.sound:
-                self.late = self._growing
-            self._growing = self._take(log.step, optimizer, LATER_STEPS + HELD_OUT)
-        for snapshot in (self.first, self._growing):
-            if snapshot is not None and not snapshot.complete:
+            self.first = self._take(log.step, optimizer)
+        elif log.step % EVERY == 0 and not self._breaks(log):
+            snapshot = self._take(log.step, optimizer)
+            if snapshot is not None:
+                self.recent = [*self.recent[-1:], snapshot]
+        for snapshot in self.kept:
+            if not snapshot.complete:
                 snapshot.logs.append(log)
 
-    def _take(self, step: int, optimizer: torch.optim.Optimizer, wanted: int) -> Snapshot | None:
+    def _breaks(self, log: StepLog) -> bool:
+        self.broken = self.broken or not math.isfinite(log.loss)
+        return self.broken
+
+    def _take(self, step: int, optimizer: torch.optim.Optimizer) -> Snapshot | None:
         """Copies. None, with the reason, where the bound does not allow it."""
         parameters = {name: p for name, p in self.names.parameters() if p.requires_grad}
         groups = []
@@ -243,9 +259,12 @@ class Keeper:
             parameters |= dict(zip(groups[-1], group["params"]))
         size = sum(nbytes(local(p)) for p in parameters.values())
         size += sum(nbytes(t) for state in optimizer.state.values() for t in tensors_in(state))
-        if size > self.max_bytes:
-            limit = self.max_bytes >> 20
-            self.refusal = f"a snapshot would take {size >> 20} MiB, the bound is {limit} MiB"
+        bound = min(self.max_bytes, _free_bytes(parameters.values()) // FREE_FACTOR)
+        if size > bound:
+            if self.first is None:
+                self.refusal = (
+                    f"a snapshot would take {size >> 20} MiB, the bound is {bound >> 20} MiB"
+                )
             return None
         own = {key: v for key, v in vars(optimizer).items() if key not in ("state", "param_groups")}
         return Snapshot(
@@ -259,9 +278,15 @@ class Keeper:
                 [copy_state(optimizer.state.get(p, {})) for p in group["params"]]
                 for group in optimizer.param_groups
             ],
-            wanted=wanted,
+            wanted=FIRST_STEPS + HELD_OUT,
             bytes=size,
         )
+
+
+def _free_bytes(tensors: Iterable[Tensor]) -> int:
+    """Free memory of the fullest device; on the CPU the bound alone counts."""
+    devices = {t.device for t in tensors if t.is_cuda}
+    return min((torch.cuda.mem_get_info(device)[0] for device in devices), default=sys.maxsize)
 
 
 def random_states(*trees: Any) -> dict[str, Tensor]:

@@ -215,7 +215,7 @@ class Plan:
             gradients=True,
         )
         scale = self._scale
-        loss = float(replay.loss) / scale / self.unit
+        loss = float(replay.loss.detach()) / scale / self.unit
         gradients = replay.gradients()
         if scale != 1.0:
             gradients = {n: None if g is None else g / scale for n, g in gradients.items()}
@@ -230,7 +230,7 @@ class Plan:
                 substitute=self.data.substitute(log),
                 random=log.random or None,
             )
-            total += float(replay.loss) / self._scale / self.unit
+            total += float(replay.loss.detach()) / self._scale / self.unit
         return total / len(self.held_out)
 
     def _logits(self, parameters: Mapping[str, Tensor], log: StepLog, ref: Ref) -> Tensor:

@@ -22,7 +22,7 @@ SHORT_STEP = 3e-4
     code="GRD006",
     slug="clip-too-tight",
     title="Clipping shortens nearly every step so much that the run crawls",
-    needs=["grad.norm", "clip.limit"],
+    needs=["clip.limit"],
     min_steps=10,
 )
 def clip_too_tight(record: Record) -> Outcome | None:
@@ -36,7 +36,15 @@ def clip_too_tight(record: Record) -> Outcome | None:
     ## When it stays silent
     Clipping on every step by a small factor, and optimizers that undo it (Adam divides by the same factor).
     """
-    norms, limits = record["grad.norm"].finite(), record["clip.limit"].finite()
+    limits = record["clip.limit"].finite()
+    if not len(limits):
+        return clip_too_tight.clear("the script does not clip")
+    if (record.fact("clip") or {}).get("kind") == "value":
+        return clip_too_tight.not_judged("gradients are clipped by value, not by norm")
+    norms = record.get("grad.norm")
+    if norms is None:
+        return clip_too_tight.not_judged("grad.norm was not recorded")
+    norms = norms.finite()
     steps = np.intersect1d(norms.steps, limits.steps)
     if len(steps) < 10:
         return clip_too_tight.not_judged(
