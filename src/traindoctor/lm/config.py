@@ -252,10 +252,11 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "demo": (
         "4 layers x 128 on the embedded text, under 4 minutes on 2 CPU cores",
         {
-            "steps": 1000,
-            "eval_every": 100,
+            "steps": 700,
+            "batch": 8,
             "lr": 4e-3,
             "warmup": 60,
+            "eval_every": 100,
             "eval_blocks": 48,
             "sample_tokens": 240,
         },
