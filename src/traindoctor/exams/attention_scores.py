@@ -147,6 +147,7 @@ def scale_of(structure: Structure, scores: Ref) -> tuple[float | None, int | Non
         op = producer.get(ref)
         if op is None:
             return None, None
+        factor *= structure.factor_in_place(ref)
         if op.name in PRODUCTS:
             operands = [r for r in op.inputs if structure.of_data(r)]
             if len(operands) != 2:
@@ -178,7 +179,10 @@ def walk_scale(structure: Structure, ref: Ref) -> tuple[float, Ref]:
     """Scalar factors on a query or key above the product, through views."""
     factor = 1.0
     producer = structure.tape.producer
-    while ref in producer:
+    seen: set[Ref] = set()
+    while ref in producer and ref not in seen:
+        seen.add(ref)
+        factor *= structure.factor_in_place(ref)
         op = producer[ref]
         number = structure.scalar_factor(op)
         if number is None and op.name not in VIEWS:

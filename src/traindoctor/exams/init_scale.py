@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.sites import walk_back
 from traindoctor.replay.structure import Structure
 
 if TYPE_CHECKING:
@@ -21,7 +22,18 @@ if TYPE_CHECKING:
     from traindoctor.replay.sites import LossSite
     from traindoctor.replay.tape import StepTape
 
-PRODUCTS = frozenset({"linear", "matmul", "__matmul__", "mm", "addmm", "bmm", "einsum"})
+PRODUCTS = frozenset(
+    {
+        "linear",
+        "matmul",
+        "__matmul__",
+        "mm",
+        "addmm",
+        "bmm",
+        "einsum",
+        "multi_head_attention_forward",
+    }
+)
 
 
 @exam(name="init_scale", title="Scale of the model at initialisation", cost=3)
@@ -76,21 +88,14 @@ def score_std(scores: Tensor) -> float:
 def weight_scales(tape: StepTape) -> dict[str, float]:
     """RMS x sqrt(fan in) of every matrix that multiplies activations; matrices of zeros (gates) are left out."""
     found = {}
-    used = {ref for op in tape.ops if op.name in PRODUCTS for ref in op.inputs}
-    used |= {
-        ref for op in tape.ops if op.name == "multi_head_attention_forward" for ref in op.inputs
-    }
-    views = {
-        ref: op for op in tape.ops for ref in op.outputs if ref is not None and len(op.inputs) == 1
-    }
     names = set()
-    for ref in used:
-        while ref in views and tape.name_of(ref) is None:
-            ref = views[ref].inputs[0]
-        name = tape.name_of(ref)
-        if name is not None:
-            names.add(name)
-    for name in names:
+    for op in tape.ops:
+        if op.name in PRODUCTS:
+            for ref in op.inputs:
+                names.add(
+                    next((n for r, _ in walk_back(tape, ref) if (n := tape.name_of(r))), None)
+                )
+    for name in sorted(n for n in names if n):
         value = tape.parameters[name].value.detach().float()
         if value.ndim == 2 and min(value.shape) > 1:
             rms = float(value.square().mean().sqrt())

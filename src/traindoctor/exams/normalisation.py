@@ -34,7 +34,7 @@ def normalisation(patient: Patient) -> Mapping[str, Any]:
     length = ends[0].index.shape[axis]
     rms_by_hand = sum(op.name in ROOTS and _of_mean(structure, op) for op in tape.ops)
     norms = []
-    for op in tape.ops:
+    for op in tape.needed([ends[0].loss.logits]):
         source = next((r for r in op.inputs if structure.of_data(r)), None)
         if source is None or op.segment:
             continue

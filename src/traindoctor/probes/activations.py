@@ -10,6 +10,7 @@ from torch import Tensor
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
+from traindoctor.replay.quiet import quiet
 
 if TYPE_CHECKING:
     from traindoctor.replay.names import Names
@@ -72,7 +73,8 @@ class Activations:
             tensor = output[0] if isinstance(output, tuple) and output else output
             name = self.names.of_module(module)
             if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel():
-                with torch.no_grad():
+                # Quiet: a tape of this step must not write down what we compute.
+                with quiet(), torch.no_grad():
                     self._rows.setdefault(name, statistics(tensor.detach(), module))
         except Exception:
             self._rows.clear()

@@ -182,6 +182,21 @@ class Structure:
                 return number
         return None
 
+    def factor_in_place(self, ref: Ref) -> float:
+        """What a value was multiplied by after it was made: `scores *= scale`."""
+        product = 1.0
+        for op in self._writers.get(ref, ()):
+            product *= self.scalar_factor(op) or 1.0
+        return product
+
+    @cached_property
+    def _writers(self) -> dict[Ref, list[Op]]:
+        found: dict[Ref, list[Op]] = {}
+        for op in self.tape.ops:
+            for ref in op.writes:
+                found.setdefault(ref, []).append(op)
+        return found
+
     def _number(self, value: Any) -> float | None:
         if isinstance(value, bool) or value is None:
             return None
@@ -195,7 +210,9 @@ class Structure:
     def up(self, ref: Ref) -> Iterator[Op]:
         """From a value upwards along its data operand, op by op."""
         producer = self.tape.producer
-        while ref in producer:
+        seen: set[Ref] = set()
+        while ref in producer and ref not in seen:
+            seen.add(ref)
             op = producer[ref]
             yield op
             above = [r for r in op.inputs if self.of_data(r)]
