@@ -18,6 +18,7 @@ import torch
 
 from traindoctor.capture import taps
 from traindoctor.capture.budget import Governor
+from traindoctor.capture.examples import Examples
 from traindoctor.capture.hub import Patches, hub, silent
 from traindoctor.capture.ranks import rank_of_this_process
 from traindoctor.capture.taping import Taping
@@ -73,6 +74,7 @@ class Watch:
         self._roots: weakref.WeakValueDictionary[int, torch.nn.Module] = (
             weakref.WeakValueDictionary()
         )
+        self.examples = Examples(self.patient)
         self.listeners: list[Callable[[int], None]] = []
         self.enders: list[Callable[[], Any]] = []
         """Called when a child process ends that runs no exit handlers."""
@@ -239,6 +241,7 @@ class Watch:
             self._close_step()
         if kind is ForwardBegin:
             self._learn_module(event.module)
+            self.examples.on(event, self.step)
         elif kind is BackwardBegin:
             self._backwards += 1
             self._backwards_in_step += 1
@@ -362,6 +365,10 @@ class Watch:
             for root in list(self._roots.values()):
                 self.names.add_module(root)
         self._tell_listeners(step)
+        for probe in list(self._probes):
+            opened = getattr(probe, "opened", None)
+            if opened is not None:
+                self._guarded(probe, opened)
         self._step_began = time.perf_counter()
 
     def _tell_listeners(self, step: int) -> None:

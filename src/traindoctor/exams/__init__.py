@@ -7,6 +7,7 @@ from typing import Any
 
 # exam -> module of traindoctor.exams; the module's `exam` attribute of the same name is the Exam
 EXAMS: dict[str, str] = {
+    "batched_forward": "batched_forward",
     "shift": "shift",
     "dependence": "dependence",
     "positions": "positions",

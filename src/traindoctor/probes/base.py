@@ -21,9 +21,9 @@ class Probe(Protocol):
     """One measurement. It draws no random number, writes no parameter, keeps no tensor of the run alive.
 
     `free` probes run at every step; the governor decides how often the others are `due`. A probe is made
-    without arguments. Three attributes may be there besides: `hears`, the event types it wants (all, if it
-    does not say); `names`, which is set to the Names of the run before the first event; and
-    `finish(record)`, called once when the run ends.
+    without arguments. Some attributes may be there besides: `hears`, the event types it wants (all, if it does
+    not say); `names`, which is set to the Names of the run before the first event; `opened()`, called when all
+    of our work after a step is done and the next one begins; `finish(record)`, called once when the run ends.
     """
 
     name: ClassVar[str]

@@ -69,5 +69,10 @@ class Timing:
         record.scalar("time.forward", step, self._forward)
         record.scalar("time.backward", step, self._backward)
         record.scalar("time.optimizer", step, self._optimizer)
-        self._begin, self._data, self._evaluated = time.perf_counter(), None, False
+        self._data, self._evaluated = None, False
         self._loader = self._forward = self._backward = self._optimizer = 0.0
+        self.opened()
+
+    def opened(self) -> None:
+        """The next step begins here: what traindoctor did after the last one is no time of the script's."""
+        self._begin = time.perf_counter()

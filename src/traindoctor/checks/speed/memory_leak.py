@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
@@ -37,7 +39,7 @@ def memory_leak(record: Record) -> Outcome | None:
     """
     old = record["graphs.old"]
     windows = [int(part.max()) for part in np.array_split(old.values, WINDOWS) if len(part)]
-    rising = all(a < b for a, b in zip(windows, windows[1:])) and old.values[-1] >= windows[-1]
+    rising = all(a < b for a, b in itertools.pairwise(windows)) and old.values[-1] >= windows[-1]
     if old.values[-1] >= OLD_GRAPHS and rising:
         growth = bytes_per_step(record)
         since = int(old.steps[np.argmax(old.values > 0)])

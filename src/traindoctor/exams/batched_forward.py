@@ -1,0 +1,102 @@
+"""Would the examples of a step be faster as one batch? Timed on a copy of the model."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from traindoctor.exams.base import NotApplicable, exam
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+
+# Rounds of both kinds, in turn: the machine's load hits them alike. The first is for warming up.
+ROUNDS = 6
+# A copy of a larger model would not be held only to time it.
+MOST_BYTES = 2 * 2**30
+
+
+@exam(
+    name="batched_forward",
+    title="Examples one by one against the same examples as one batch",
+    cost=14.0,
+    needs_tape=False,
+)
+def batched_forward(patient: Patient) -> Mapping[str, Any]:
+    """`gain`: seconds one by one over seconds as a batch, the median of paired rounds; `noise`: half their
+    quartile distance."""
+    calls = patient.facts.get("examples")
+    if not calls or patient.model is None:
+        raise NotApplicable("no step called its model once per example")
+    if sum(p.numel() * p.element_size() for p in patient.model.parameters()) > MOST_BYTES:
+        raise NotApplicable("the model is too large to be copied for a timing")
+    batch = stacked(calls)
+    model = copy.deepcopy(patient.model)
+
+    def one_by_one() -> None:
+        for args, kwargs in calls:
+            train_on(model, args, kwargs)
+
+    ratios = []
+    for number in range(ROUNDS):
+        apart, together = seconds(one_by_one), seconds(lambda: train_on(model, *batch))
+        if number:
+            ratios.append(apart / together)
+    ratios.sort()
+    return {
+        "gain": median(ratios),
+        "noise": (ratios[-2] - ratios[1]) / 2,
+        "examples": len(calls),
+    }
+
+
+def stacked(calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> tuple[tuple[Any, ...], dict]:
+    """All examples as one call."""
+    shapes = {tuple(x.shape for x in tensors(call)) for call in calls}
+    if len(shapes) > 1:
+        raise NotApplicable("the examples have different lengths")
+    first_args, first_kwargs = calls[0]
+
+    def joined(pick: Callable[[Any], Any]) -> Any:
+        values = [pick(call) for call in calls]
+        return torch.cat(values) if isinstance(values[0], torch.Tensor) else values[0]
+
+    args = tuple(joined(lambda call, i=i: call[0][i]) for i in range(len(first_args)))
+    return args, {key: joined(lambda call, k=key: call[1][k]) for key in first_kwargs}
+
+
+def train_on(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Forward and backward of any scalar made of the output: the time is what is asked for."""
+    with torch.enable_grad():
+        output = model(*args, **kwargs)
+        outputs = [x for x in tensors(output) if x.requires_grad]
+        if not outputs:
+            raise NotApplicable("the output of the model carries no gradient")
+        torch.autograd.backward([x.float().sum() for x in outputs[:1]])
+    model.zero_grad()
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+
+
+def seconds(work: Callable[[], None]) -> float:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    work()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
