@@ -105,6 +105,8 @@ class Storage:
     """A constant that the step wrote into: all of it, as it was before."""
     last: Ref | None = None
     """Some Ref that lies in it."""
+    stranger: str | None = None
+    """It has a gradient history that the tape does not know."""
 
 
 class StepRecorder(TorchFunctionMode):
@@ -135,6 +137,7 @@ class StepRecorder(TorchFunctionMode):
         self._roots: list[Root] = []
         self._reads: list[Read] = []
         self._gaps: list[str] = []
+        self._strangers: dict[Ref, str] = {}
         self._escapes: list[tuple[str, str | None, str | None]] = []
         self._segment = 0
         self._before: dict[str, Tensor | None] | None = None
@@ -237,6 +240,9 @@ class StepRecorder(TorchFunctionMode):
             return self._gradient(func(*args, **kwargs))
         pending = None
         try:
+            if self._tape is not None and self._next_step_begins(name, args, kwargs):
+                self.close()
+                return func(*args, **kwargs)
             pending = self._before_call(name, args, kwargs)
         except Exception as error:
             self._fail(error)
@@ -247,6 +253,12 @@ class StepRecorder(TorchFunctionMode):
             except Exception as error:
                 self._fail(error)
         return result
+
+    def _next_step_begins(self, name: str, args: Any, kwargs: Any) -> bool:
+        """After the step a parameter is used with gradients on: scripts without modules give no other sign."""
+        if not torch.is_grad_enabled() or _target(name, args, kwargs) is not None:
+            return False
+        return any(is_trainable_leaf(tensor) for tensor in tensors_in((args, kwargs)))
 
     def _gradient(self, gradient: Any) -> Any:
         """`.grad` is no data: clipping and hand-written optimizers are not worth a tape."""
@@ -276,7 +288,7 @@ class StepRecorder(TorchFunctionMode):
         target = _target(name, args, kwargs)
         if target is not None:
             storage = self._storage(target)
-            if storage.leaf is not None:
+            if storage.leaf is not None or is_trainable_leaf(target):
                 pending.update = True  # a hand-written optimizer, never part of a loss
                 return pending
             if storage.base is None and not (storage.made and storage.hangs_on):
@@ -299,6 +311,7 @@ class StepRecorder(TorchFunctionMode):
         result: Any,
     ) -> None:
         if pending.update:
+            self._updated(pending.tensors[0])
             return
         outputs = [result] if isinstance(result, Tensor) else list(tensors_in(result))
         if pending.args is None:
@@ -339,6 +352,18 @@ class StepRecorder(TorchFunctionMode):
         op.outputs = tuple(self._output(t, pending) for t in outputs)
         self._ops.append(op)
 
+    def _updated(self, target: Tensor) -> None:
+        """A parameter was changed by hand. Before the first backward pass the new value is the step's."""
+        if self._tape is not None:
+            return
+        storage = self._storage(target)
+        for name, leaf in self._leaves.items():
+            tensor = self._leaf_tensors[name]()
+            if leaf.ref == storage.leaf and tensor is not None:
+                if self._roots:
+                    self._gap(f"{name} was changed between the step's backward passes")
+                leaf.value.copy_(local(tensor).detach())
+
     def _output(self, tensor: Tensor, pending: _Pending) -> Ref:
         known = self._lookup(tensor)
         if known is not None:
@@ -374,6 +399,7 @@ class StepRecorder(TorchFunctionMode):
             raise ReplayError(
                 f"the step uses tensors without memory of their own: {error}"
             ) from error
+        stranger = None
         found = self._storages.get(memory._cdata)
         if found is not None:
             if not found.made and found.leaf is None and is_trainable_leaf(tensor):
@@ -383,12 +409,11 @@ class StepRecorder(TorchFunctionMode):
             if is_trainable_leaf(tensor):
                 hangs_on = PARAMETER
             elif tensor.requires_grad and tensor.grad_fn is not None:
-                self._gap(
-                    f"a tensor of shape {tuple(tensor.shape)} brings a gradient history from outside the taped step"
-                )
+                stranger = f"a tensor of shape {tuple(tensor.shape)} brings a gradient history from outside the taped step"
             elif not isinstance(tensor, torch.nn.Parameter) and not self.names.is_buffer(tensor):
                 hangs_on = DATA if nbytes(tensor) <= MAX_DATA_BYTES else 0
         storage = Storage(len(self._storages), StorageWeakRef(memory), hangs_on, made)
+        storage.stranger = stranger
         self._storages[memory._cdata] = storage
         return storage
 
@@ -448,6 +473,8 @@ class StepRecorder(TorchFunctionMode):
         self._fixed[id(tensor)] = (weakref.ref(tensor), version, ref)
         if storage.hangs_on & DATA and not storage.made:
             self._data.append(ref)
+        if storage.stranger is not None:
+            self._strangers[ref] = storage.stranger
         return ref
 
     def _keep_base(self, tensor: Tensor, storage: Storage) -> None:
@@ -613,7 +640,7 @@ class StepRecorder(TorchFunctionMode):
             old = before.get(name)
             dirty = gradient is not None and old is not None and bool(old.any())
             fresh[name] = gradient - old if dirty else gradient  # type: ignore[operator]
-        return StepTape(
+        tape = StepTape(
             step=self.step,
             ops=self._ops,
             geometry=self._refs,
@@ -627,7 +654,33 @@ class StepRecorder(TorchFunctionMode):
             gaps=self._gaps,
             escapes=self._escapes,
             bytes=self.bytes,
+            world_size=_world_size(),
+            arrived=self._arrived(),
         )
+        roots = [root.ref for root in self._roots if root.ref is not None]
+        used = {ref for op in tape.needed(roots) for ref in op.inputs}
+        for ref, reason in self._strangers.items():
+            if ref in used:
+                self._gap(reason)
+        return tape
+
+    def _arrived(self) -> tuple[float, float] | None:
+        """Factor and cosine between the gradients that lie in .grad now and those of the last backward pass."""
+        dot = now = then = 0.0
+        for name, parameter in self._trainable().items():
+            given = self._given.get(name)
+            if given is None or parameter.grad is None or parameter.grad.is_sparse:
+                continue
+            gradient = local(parameter.grad).detach().double()
+            if gradient.shape != given.shape:
+                continue
+            reference = given.double()
+            dot += float((gradient * reference).sum())
+            now += float(gradient.square().sum())
+            then += float(reference.square().sum())
+        if not now or not then:
+            return None
+        return dot / then, dot / (now * then) ** 0.5
 
 
 @dataclass(slots=True)
@@ -644,6 +697,13 @@ class _Pending:
     rng: tuple[tuple[str, Tensor], ...] = ()
     index: Tensor | None = None
     update: bool = False
+
+
+def _world_size() -> int:
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())
 
 
 def _same(tensor: Tensor) -> Tensor:

@@ -40,6 +40,9 @@ class StepTape:
     escapes: list[tuple[str, str | None, str | None]] = field(default_factory=list)
     """(function, line, module) where a value that hangs on parameters left torch."""
     bytes: int = 0
+    world_size: int = 1
+    arrived: tuple[float, float] | None = None
+    """Factor and cosine of .grad at the optimizer's step against the last backward pass: unscaling, clipping."""
 
     @cached_property
     def loss_sites(self) -> list[LossSite]:
