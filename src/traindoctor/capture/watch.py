@@ -45,6 +45,8 @@ __all__ = ["Watch", "silent"]
 # An optimizer that has not stepped after so many backward passes never will: passes are counted instead.
 # The largest accumulation seen in the wild is below it.
 NEVER_STEPS = 40
+# Optimizers that exams may look at, the latest.
+OPTIMIZERS_KEPT = 4
 # Modules may be replaced while a run goes on: the trees are walked again after so many steps.
 NAMES_AGAIN = 100
 # What an inner module call costs by being wrapped, in seconds; no clock inside it can see that.
@@ -175,6 +177,8 @@ class Watch:
         self._ended = True
         if hub.sink is not None and self.attached:
             hub.emit(RunEnded(status))
+        if self._stepped:
+            self._close_step()  # another optimizer was waited for
         self.detach()
         if self._writer is None:
             return
@@ -274,7 +278,8 @@ class Watch:
         if self._known_optimizers.get(id(optimizer)) is None:
             self._known_optimizers[id(optimizer)] = optimizer
             self.names.add_tensors(p for group in optimizer.param_groups for p in group["params"])
-            self.patient.optimizers = list(self._known_optimizers.values())
+            # A script may make a new one at each step: holding them all would hold their states.
+            self.patient.optimizers = list(self._known_optimizers.values())[-OPTIMIZERS_KEPT:]
 
     def _step_of(self, optimizer: torch.optim.Optimizer) -> int:
         """Optimizers that step one after the other belong to one step; the same one again begins the next."""

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.gradient.clip_too_tight import EXAM, clip_too_tight
+from traindoctor.record import ExamResult, Record, make_record
+
+NAN = float("nan")
+
+
+def experiment(wider: float) -> dict:
+    def one(loss: float) -> dict:
+        return {"loss": loss, "blown": False, "losses": []}
+
+    return {
+        "start": 100,
+        "steps": 20,
+        "before": 4.0,
+        "control": one(3.95),
+        "permuted": [one(3.95), one(3.951)],
+        "variants": {"limit*10": one(wider), "limit*100": one(wider)},
+        "fidelity": 0.0,
+    }
+
+
+def record(norm: float, limit: float, exams=(), ratio: float = 1e-3, betas=None) -> Record:
+    return make_record(
+        {"grad.norm": [norm] * 30, "clip.limit": [limit] * 30, "update.ratio": [ratio] * 5},
+        facts={"optimizer.groups": [{"class": "SGD", "groups": [{"betas": betas}]}]},
+        exams=exams or {},
+    )
+
+
+def test_fires_when_a_wider_limit_learns_faster() -> None:
+    found = clip_too_tight(record(2.2, 1e-3, {EXAM: experiment(3.6)}))
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert "2200-fold" in found.summary
+
+
+def test_silent_where_clipping_bites_on_every_step_a_little() -> None:
+    assert isinstance(clip_too_tight(record(2.4, 1.0)), Clear)
+
+
+def test_silent_where_the_optimizer_undoes_it() -> None:
+    assert isinstance(clip_too_tight(record(40.0, 1.0, {EXAM: experiment(3.95)})), Clear)
+
+
+def test_asks_before_it_accuses() -> None:
+    outcome = clip_too_tight(record(2.2, 1e-3))
+    assert isinstance(outcome, NotJudged)
+    assert outcome.wants == EXAM
+
+
+def test_without_an_experiment_only_the_extreme_is_likely() -> None:
+    refused = [ExamResult(EXAM, 0, "refused", {}, "no tape")]
+    found = clip_too_tight(record(2.2, 1e-3, refused, ratio=2e-5))
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+    adam = record(2.2, 1e-3, refused, ratio=2e-5, betas=[0.9, 0.999])
+    assert isinstance(clip_too_tight(adam), NotJudged)
+
+
+def test_a_script_that_does_not_clip_is_clear() -> None:
+    assert isinstance(clip_too_tight(record(100.0, NAN)), Clear)

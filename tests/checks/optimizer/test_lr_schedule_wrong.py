@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import math
+
+from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.optimizer.lr_schedule_wrong import EXAM, lr_schedule_wrong
+from traindoctor.record import Record, make_record
+
+FLAT = [3.3] * 240
+
+
+def experiment(highest: float) -> dict:
+    def one(loss: float) -> dict:
+        return {"loss": loss, "blown": False, "losses": []}
+
+    return {
+        "start": 180,
+        "steps": 20,
+        "before": 3.3,
+        "control": one(3.3),
+        "permuted": [one(3.3), one(3.3)],
+        "variants": {"highest rate": one(highest)},
+        "fidelity": 0.0,
+    }
+
+
+def record(rates, *, highest=None, schedule=None, initial=None, losses=None) -> Record:
+    groups = [{"class": "Adam", "groups": [{"lr": rates[0], "initial_lr": initial}]}]
+    return make_record(
+        {"optim.lr": rates, "loss.token": losses or FLAT[: len(rates)]},
+        facts={"schedule": schedule or [], "optimizer.groups": groups},
+        exams={} if highest is None else {EXAM: experiment(highest)},
+    )
+
+
+def stepped(calls: int, **more) -> list[dict]:
+    return [{"class": "ExponentialLR", "calls": calls, "since_step": 0, **more}]
+
+
+def gone(steps: int = 240) -> list[float]:
+    return [2e-3 * 0.85**k for k in range(steps)]
+
+
+def test_fires_on_a_rate_that_is_gone_while_the_loss_could_fall() -> None:
+    found = lr_schedule_wrong(record(gone(), highest=2.85, schedule=stepped(240)))
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert 30 < found.since_step < 60
+    assert "ExponentialLR" in found.summary
+
+
+def test_asks_whether_the_loss_could_still_fall() -> None:
+    outcome = lr_schedule_wrong(record(gone()))
+    assert isinstance(outcome, NotJudged)
+    assert outcome.wants == EXAM
+
+
+def test_silent_when_the_highest_rate_gains_nothing() -> None:
+    assert isinstance(lr_schedule_wrong(record(gone(), highest=3.29)), Clear)
+
+
+def test_silent_on_a_cosine_to_zero() -> None:
+    cosine = [1e-3 * 0.5 * (1 + math.cos(math.pi * k / 239)) for k in range(240)]
+    assert isinstance(lr_schedule_wrong(record(cosine)), Clear)
+
+
+def test_silent_on_a_warm_up_that_still_rises_and_on_a_constant_rate() -> None:
+    rising = record([1e-5 * (k + 1) for k in range(120)], initial=4e-3, schedule=stepped(120))
+    assert isinstance(lr_schedule_wrong(rising), Clear)
+    assert isinstance(lr_schedule_wrong(record([1e-3] * 100)), Clear)
+
+
+def test_fires_on_a_warm_up_nobody_steps() -> None:
+    found = lr_schedule_wrong(record([1e-5] * 100, initial=1e-3))
+    assert isinstance(found, Finding)
+    assert "never stepped" in found.summary
+
+
+def test_silent_on_an_epoch_schedule_whose_epoch_has_not_ended() -> None:
+    assert isinstance(lr_schedule_wrong(record([1e-3] * 100, initial=1e-3)), Clear)
+
+
+def test_fires_when_the_scheduler_drives_an_optimizer_that_does_not_step() -> None:
+    other = stepped(100, drives_a_stepped_optimizer=False)
+    found = lr_schedule_wrong(record([1e-3] * 100, schedule=other))
+    assert isinstance(found, Finding)
+    driven = stepped(100, drives_a_stepped_optimizer=True)
+    assert isinstance(lr_schedule_wrong(record([1e-3] * 100, schedule=driven)), Clear)
+
+
+def test_fires_on_a_rate_that_grows_without_end() -> None:
+    growing = [1e-3 * 1.05**k for k in range(120)]
+    losses = [3.0 - 0.01 * k for k in range(60)] + [2.4 + 0.05 * k for k in range(60)]
+    found = lr_schedule_wrong(record(growing, initial=1e-3, losses=losses))
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+    still_good = [3.0 - 0.01 * k for k in range(120)]
+    assert isinstance(lr_schedule_wrong(record(growing, initial=1e-3, losses=still_good)), Clear)

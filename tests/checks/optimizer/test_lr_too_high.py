@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import math
+
+from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.optimizer.lr_too_high import EXAM, lr_too_high
+from traindoctor.checks.optimizer.no_warmup import no_warmup
+from traindoctor.record import ExamResult, Record, make_record
+
+STUCK = [4.7, 4.0, 3.5, *[3.2] * 60]
+LADDER = [3.2] * 63
+
+
+def trial(control: float = 3.33, permuted=(3.336, 3.334), fidelity: float = 0.0, **variants: float):
+    """An experiment's numbers as the exam writes them; NaN stands for a run that blew up."""
+
+    def one(loss: float) -> dict:
+        return {"loss": loss, "blown": math.isnan(loss), "losses": []}
+
+    return {
+        "start": 0,
+        "steps": 40,
+        "before": 4.74,
+        "control": one(control),
+        "permuted": [one(p) for p in permuted],
+        "variants": {name.replace("_", "/"): one(loss) for name, loss in variants.items()},
+        "fidelity": fidelity,
+    }
+
+
+def record(values: dict | None, losses=STUCK, rates=None) -> Record:
+    exams = {} if values is None else {EXAM: values}
+    rates = rates or [0.02] * len(losses)
+    series = {"loss.token": losses, "ladder.unigram": LADDER[: len(losses)], "optim.lr": rates}
+    return make_record(series, exams=exams)
+
+
+def test_fires_when_a_third_and_a_tenth_of_the_rate_both_win() -> None:
+    found = lr_too_high(record(trial(lr_3=2.93, lr_10=3.10, warmup=3.31)))
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert found.confidence > 0.9
+    assert "0.02" in found.summary
+
+
+def test_fires_when_the_run_blows_up_and_lower_rates_learn() -> None:
+    values = trial(control=math.nan, permuted=(math.nan, math.nan), lr_3=2.7, lr_10=2.8)
+    values["variants"]["warmup"] = {"loss": math.nan, "blown": True, "losses": []}
+    assert isinstance(lr_too_high(record(values)), Finding)
+
+
+def test_silent_when_only_one_of_them_wins() -> None:
+    assert isinstance(lr_too_high(record(trial(lr_3=3.1, lr_10=3.6))), Clear)
+
+
+def test_silent_on_what_annealing_gives() -> None:
+    assert isinstance(lr_too_high(record(trial(lr_3=3.30, lr_10=3.31))), Clear)
+
+
+def test_silent_within_five_times_the_noise_of_the_order_of_batches() -> None:
+    noisy = trial(permuted=(3.45, 3.25), lr_3=2.93, lr_10=2.95)
+    assert isinstance(lr_too_high(record(noisy)), Clear)
+
+
+def test_asks_for_the_experiment_when_the_loss_sticks() -> None:
+    outcome = lr_too_high(record(None))
+    assert isinstance(outcome, NotJudged)
+    assert outcome.wants == EXAM
+
+
+def test_does_not_ask_while_the_run_learns() -> None:
+    falling = [4.7 * 0.98**k for k in range(63)]
+    assert isinstance(lr_too_high(record(None, falling)), Clear)
+
+
+def test_not_judged_when_the_replay_is_not_the_run() -> None:
+    assert isinstance(lr_too_high(record(trial(fidelity=0.5, lr_3=2.0, lr_10=2.0))), NotJudged)
+
+
+def test_a_refused_experiment_leaves_a_broken_run_open_and_a_calm_one_clear() -> None:
+    refused = [ExamResult(EXAM, 0, "refused", {}, "no tape")]
+    broken = make_record({"loss.root": [4.0] * 20 + [math.nan] * 20, "optim.lr": [1.0] * 40})
+    calm = make_record({"loss.root": [4 - 0.03 * k for k in range(40)], "optim.lr": [1.0] * 40})
+    for made in (broken, calm):
+        made.exam_results = tuple(refused)
+    assert isinstance(lr_too_high(broken), NotJudged)
+    assert isinstance(lr_too_high(calm), Clear)
+
+
+def test_warm_up_that_cures_is_named_instead() -> None:
+    made = record(trial(lr_3=2.9, lr_10=3.0, warmup=2.85))
+    assert isinstance(lr_too_high(made), Clear)
+    found = no_warmup(made)
+    assert isinstance(found, Finding)
+    assert found.cause == "no-warmup"
+
+
+def test_no_warmup_is_silent_when_warm_up_helps_little_or_exists() -> None:
+    little = record(trial(lr_3=2.9, lr_10=3.0, warmup=3.2))
+    assert isinstance(no_warmup(little), Clear)
+    rising = record(
+        trial(lr_3=2.9, lr_10=3.0, warmup=2.85), rates=[1e-3 * (k + 1) for k in range(63)]
+    )
+    assert isinstance(no_warmup(rising), Clear)
+
+
+def test_no_warmup_is_silent_when_a_lower_rate_is_no_better() -> None:
+    assert isinstance(no_warmup(record(trial(lr_3=3.5, lr_10=3.9, warmup=3.2))), Clear)

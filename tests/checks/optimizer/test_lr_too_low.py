@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.optimizer.lr_too_low import EXAM, lr_too_low
+from traindoctor.record import Record, make_record
+
+CRAWLING = [4.65 - 0.0005 * k for k in range(200)]
+
+
+def trial(gain_own: float, gain_10: float, gain_100: float, kl: float | None = 3e-8) -> dict:
+    def one(gain: float) -> dict:
+        return {"loss": 4.6 - gain, "blown": False, "losses": []}
+
+    return {
+        "start": 150,
+        "steps": 20,
+        "before": 4.6,
+        "control": one(gain_own),
+        "permuted": [one(gain_own + 1e-4), one(gain_own - 1e-4)],
+        "variants": {"lr*10": one(gain_10), "lr*100": one(gain_100)},
+        "fidelity": 0.0,
+        "kl_per_update": kl,
+    }
+
+
+def record(values=None, *, rates=None, ratio=2e-5, facts=None, losses=CRAWLING) -> Record:
+    series = {
+        "loss.token": losses,
+        "ladder.unigram": [3.2] * len(losses),
+        "optim.lr": rates or [2e-6] * len(losses),
+        "update.ratio": [ratio] * 20,
+    }
+    return make_record(series, exams={} if values is None else {EXAM: values}, facts=facts or {})
+
+
+def test_confirmed_by_a_tenfold_gain_and_updates_that_change_nothing() -> None:
+    found = lr_too_low(record(trial(0.01, 0.09, 0.62)))
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+
+
+def test_likely_by_the_gain_alone() -> None:
+    found = lr_too_low(record(trial(0.01, 0.09, 0.62, kl=7e-6)))
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+
+
+def test_silent_on_a_sound_but_slow_run() -> None:
+    assert isinstance(lr_too_low(record(trial(0.075, 0.34, 0.43, kl=1e-5))), Clear)
+
+
+def test_silent_while_the_rate_rises() -> None:
+    rising = [1e-6 * (k + 1) for k in range(200)]
+    assert isinstance(lr_too_low(record(trial(0.01, 0.8, 0.8), rates=rising)), Clear)
+
+
+def test_silent_at_the_end_of_a_decay() -> None:
+    falling = [1e-3 * (1 - k / 200) for k in range(200)]
+    assert isinstance(lr_too_low(record(trial(0.001, 0.09, 0.1), rates=falling)), Clear)
+
+
+def test_not_judged_when_trained_weights_are_tuned_gently() -> None:
+    tuned = {"optimizer.coverage": {"trained_before": True}}
+    assert isinstance(lr_too_low(record(trial(0.01, 0.1, 0.6), facts=tuned)), NotJudged)
+    outcome = lr_too_low(record(facts=tuned))
+    assert isinstance(outcome, NotJudged)
+    assert outcome.wants is None
+
+
+def test_asks_only_where_steps_are_short() -> None:
+    outcome = lr_too_low(record())
+    assert isinstance(outcome, NotJudged)
+    assert outcome.wants == EXAM
+    assert isinstance(lr_too_low(record(ratio=2e-3)), Clear)

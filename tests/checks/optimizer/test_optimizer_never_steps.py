@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.optimizer.optimizer_never_steps import optimizer_never_steps
+from traindoctor.record import make_record
+
+
+def facts(backwards: int, changed: bool | None, steps: int = 0) -> dict:
+    stepping = {"optimizers": 1, "steps": steps, "backwards": backwards, "weights_changed": changed}
+    return {"optimizer.stepping": stepping, "run.backwards": backwards, "run.steps": steps}
+
+
+def test_fires_on_many_backward_passes_and_weights_that_stay() -> None:
+    found = optimizer_never_steps(make_record(facts=facts(250, False)))
+    assert isinstance(found, Finding)
+    assert "250" in found.summary
+
+
+def test_silent_on_long_accumulation_and_hand_written_updates() -> None:
+    assert isinstance(optimizer_never_steps(make_record(facts=facts(64, None, steps=2))), Clear)
+    assert isinstance(optimizer_never_steps(make_record(facts=facts(250, True))), NotJudged)
+    assert isinstance(optimizer_never_steps(make_record(facts=facts(30, False))), NotJudged)
+
+
+def test_fires_when_the_scaler_skips_for_ever_but_not_at_its_start() -> None:
+    always = make_record({"scaler.skipped": [1.0] * 30})
+    found = optimizer_never_steps(always)
+    assert isinstance(found, Finding)
+    assert "scaler" in found.summary
+    at_first = make_record({"scaler.skipped": [1.0] * 4 + [0.0] * 60}, facts={"run.steps": 60})
+    assert isinstance(optimizer_never_steps(at_first), Clear)

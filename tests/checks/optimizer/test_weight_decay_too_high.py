@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.optimizer.weight_decay_too_high import EXAMS, weight_decay_too_high
+from traindoctor.record import Record, make_record
+
+
+def experiment(without: float) -> dict:
+    def one(loss: float) -> dict:
+        return {"loss": loss, "blown": False, "losses": []}
+
+    return {
+        "start": 100,
+        "steps": 20,
+        "before": 3.3,
+        "control": one(3.2),
+        "permuted": [one(3.204), one(3.197)],
+        "variants": {"no decay": one(without)},
+        "fidelity": 0.0,
+    }
+
+
+def record(decay: float, ratio: float, without=()) -> Record:
+    return make_record(
+        {"decay.ratio": [ratio] * 4},
+        facts={"optimizer.groups": [{"class": "Adam", "groups": [{"weight_decay": decay}]}]},
+        exams={name: experiment(loss) for name, loss in zip(EXAMS, without)},
+    )
+
+
+def test_fires_when_the_run_learns_without_it() -> None:
+    found = weight_decay_too_high(record(0.1, 3.0, [3.07]))
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert "Adam" in found.summary
+
+
+def test_asks_late_first_and_then_from_the_start() -> None:
+    first = weight_decay_too_high(record(0.1, 3.0))
+    then = weight_decay_too_high(record(0.1, 3.0, [3.199]))
+    assert isinstance(first, NotJudged)
+    assert isinstance(then, NotJudged)
+    assert (first.wants, then.wants) == EXAMS
+
+
+def test_silent_when_decay_is_weak_absent_or_harmless() -> None:
+    assert isinstance(weight_decay_too_high(record(0.01, 0.02)), Clear)
+    assert isinstance(weight_decay_too_high(record(0.0, 0.0)), Clear)
+    assert isinstance(weight_decay_too_high(record(0.1, 0.9, [3.199, 3.19])), Clear)

@@ -1,0 +1,385 @@
+"""Coverage, rates, state age, clip order, update and moments on tiny runs whose answer is known."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from traindoctor.capture.watch import Watch
+from traindoctor.probes.clip_order import ClipOrder
+from traindoctor.probes.coverage import Coverage, trained_before
+from traindoctor.probes.optimizer_state import OptimizerState, decouples, moments
+from traindoctor.probes.rates import Rates
+from traindoctor.probes.state_age import StateAge
+from traindoctor.probes.update import Update
+from traindoctor.record import Record, open_record
+
+
+class Two(nn.Module):
+    """Two layers with a normalisation between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(torch.tanh(self.body(x))))
+
+
+def watched(tmp_path: Path, train, *probes) -> Record:
+    """Runs `train` under a watch with only these probes."""
+    watch = Watch(tmp_path, replay=False, probes=list(probes))
+    watch.attach()
+    try:
+        torch.manual_seed(0)
+        train()
+    finally:
+        watch.close("done")
+    assert watch.faults == []
+    return open_record(tmp_path)
+
+
+def step(model, *optimizers, clip=None, before_step=None) -> None:
+    loss = model(torch.randn(5, 4)).square().mean()
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss.backward()
+    if clip is not None:
+        clip()
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+# -- coverage --------------------------------------------------------------------------------------
+
+
+def coverage(tmp_path: Path, train) -> dict:
+    return watched(tmp_path, train, Coverage()).fact("optimizer.coverage")
+
+
+def test_everything_held_is_complete(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(5):
+            step(model, optimizer)
+
+    found = coverage(tmp_path, train)
+    assert found["num_missing"] == found["num_stale"] == found["doubled"] == 0
+    assert found["trainable"] == 6
+    assert found["trained_before"] is False
+
+
+def test_a_head_left_out_is_missing_with_its_share_of_the_gradient(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        optimizer = torch.optim.SGD(model.body.parameters(), lr=0.1)
+        for _ in range(5):
+            step(model, optimizer)
+
+    found = coverage(tmp_path, train)
+    assert [m["name"] for m in found["missing"]] == [
+        "norm.weight",
+        "norm.bias",
+        "head.weight",
+        "head.bias",
+    ]
+    assert found["missing"][0]["looks_with_gradient"] == 5
+    assert 0.5 < found["missing_share"] <= 1.0
+
+
+def test_frozen_parameters_are_not_missing(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        model.body.requires_grad_(False)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        for _ in range(5):
+            step(model, optimizer)
+
+    found = coverage(tmp_path, train)
+    assert found["num_missing"] == 0
+    assert found["frozen"] == 2
+
+
+def test_a_layer_replaced_after_the_optimizer_was_built_is_stale_and_missing(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        optimizer = torch.optim.Adam(model.parameters())
+        model.head = nn.Linear(4, 5)
+        for _ in range(6):
+            step(model, optimizer)
+
+    found = coverage(tmp_path, train)
+    assert [m["name"] for m in found["missing"]] == ["head.weight", "head.bias"]
+    assert [s["shape"] for s in found["stale"]] == [[3, 4], [3]]
+
+
+def test_an_optimizer_over_an_old_copy_of_the_model(tmp_path) -> None:
+    def train() -> None:
+        old = Two()
+        optimizer = torch.optim.Adam(old.parameters())
+        model = copy.deepcopy(old)
+        for _ in range(6):
+            loss = model(torch.randn(5, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+
+    found = coverage(tmp_path, train)
+    assert found["num_missing"] == found["num_stale"] == 6
+
+
+def test_two_players_with_an_optimizer_each_lack_nothing(tmp_path) -> None:
+    def train() -> None:
+        maker, judge = Two(), nn.Linear(3, 1)
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (maker, judge)]
+        for k in range(8):
+            judge(maker(torch.randn(5, 4))).mean().backward()
+            optimizers[k % 2].step()
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+
+    assert coverage(tmp_path, train)["num_missing"] == 0
+
+
+def test_a_resting_expert_and_an_averaged_copy_are_neither(tmp_path) -> None:
+    def train() -> None:
+        model, unused = Two(), nn.Linear(4, 4)
+        model.expert = unused
+        average = copy.deepcopy(model)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(6):
+            step(model, optimizer)
+            with torch.no_grad():
+                average(torch.randn(5, 4))
+
+    found = coverage(tmp_path, train)
+    assert found["num_missing"] == found["num_stale"] == 0
+
+
+def test_trained_weights_show_in_the_gains() -> None:
+    model = Two()
+    assert trained_before([model]) is False
+    with torch.no_grad():
+        model.norm.weight[0] = 1.5
+    assert trained_before([model]) is True
+    assert trained_before([nn.Linear(2, 2)]) is None
+
+
+def test_a_run_that_never_steps_says_whether_weights_change(tmp_path) -> None:
+    def train(by_hand: bool) -> None:
+        model = Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(60):
+            model(torch.randn(5, 4)).square().mean().backward()
+            if by_hand:
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p -= 0.01 * p.grad
+        del optimizer
+
+    for by_hand in (False, True):
+        found = watched(tmp_path / str(by_hand), lambda b=by_hand: train(b), Coverage())
+        stepping = found.fact("optimizer.stepping")
+        assert stepping["steps"] == 0
+        assert stepping["backwards"] >= 40
+        assert stepping["optimizers"] == 1
+        assert stepping["weights_changed"] is by_hand
+
+
+# -- rates -----------------------------------------------------------------------------------------
+
+
+def test_rates_are_those_the_optimizer_used_and_the_schedule_is_described(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        groups = [
+            {"params": model.body.parameters()},
+            {"params": model.head.parameters(), "lr": 1.0},
+        ]
+        optimizer = torch.optim.SGD(groups, lr=0.1)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+        for _ in range(4):
+            step(model, optimizer)
+            schedule.step()
+
+    record = watched(tmp_path, train, Rates())
+    assert record["optim.lr"].values == pytest.approx([0.1, 0.05, 0.025, 0.0125])
+    by_group = record.layers("optim.lr_by_group").layer("group 1")
+    assert by_group.values == pytest.approx([1.0, 0.5, 0.25, 0.125])
+    (schedule,) = record.fact("schedule")
+    assert schedule["class"] == "ExponentialLR"
+    assert schedule["calls"] == 4
+    assert schedule["gamma"] == 0.5
+    assert schedule["drives_a_stepped_optimizer"] is True
+    groups = record.fact("optimizer.groups")[0]
+    assert groups["class"] == "SGD"
+    assert [g["initial_lr"] for g in groups["groups"]] == [0.1, 1.0]
+
+
+def test_a_schedule_of_an_optimizer_that_is_not_stepped(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        old = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(old, 1)
+        old.step()  # torch warns when a schedule comes before every step
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            step(model, optimizer)
+            schedule.step()
+
+    record = watched(tmp_path, train, Rates())
+    # The first optimizer took one step, so it is known; the scheduler's calls are all the same counted.
+    assert record.fact("schedule")[0]["calls"] == 3
+
+
+# -- the state's age -------------------------------------------------------------------------------
+
+
+def resets(tmp_path: Path, train) -> list[float]:
+    series = watched(tmp_path, train, StateAge()).get("optim.state_reset")
+    return [] if series is None else series.values.tolist()
+
+
+def test_a_state_that_stays_is_never_reset_even_when_it_was_loaded(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        before = torch.optim.Adam(model.parameters())
+        step(model, before)
+        optimizer = torch.optim.Adam(model.parameters())
+        optimizer.load_state_dict(before.state_dict())
+        for _ in range(4):
+            step(model, optimizer)
+
+    assert resets(tmp_path, train) == [0.0] * 4
+
+
+@pytest.mark.parametrize("kind", ["new object", "cleared", "momentum"])
+def test_a_state_thrown_away_at_each_step(tmp_path, kind: str) -> None:
+    def make(model):
+        if kind == "momentum":
+            return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return torch.optim.Adam(model.parameters())
+
+    def train() -> None:
+        model = Two()
+        optimizer = make(model)
+        for _ in range(5):
+            if kind == "cleared":
+                optimizer.state.clear()
+            else:
+                optimizer = make(model)
+            step(model, optimizer)
+
+    assert resets(tmp_path, train) == [1.0] * 4
+
+
+def test_plain_sgd_has_nothing_to_lose(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        for _ in range(4):
+            step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    assert resets(tmp_path, train) == []
+
+
+# -- clip order ------------------------------------------------------------------------------------
+
+
+def clipping(tmp_path: Path, where: str) -> Record:
+    def train() -> None:
+        model, other = Two(), Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        spent = model.parameters()
+        list(spent)
+        for _ in range(4):
+            loss = model(torch.randn(5, 4)).square().mean()
+            optimizer.zero_grad()
+            if where == "before":
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            loss.backward()
+            if where == "right":
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            elif where == "other":
+                nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+            elif where == "parts":
+                for part in (model.body, model.norm, model.head):
+                    nn.utils.clip_grad_norm_(part.parameters(), 1.0)
+            optimizer.step()
+            if where == "after":
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    return watched(tmp_path, train, ClipOrder())
+
+
+@pytest.mark.parametrize(
+    ("where", "in_time", "coverage"),
+    [
+        ("right", 1, 1.0),
+        ("before", 0, 0.0),
+        ("after", 0, 0.0),
+        ("other", 1, 0.0),
+        ("parts", 3, 1.0),
+    ],
+)
+def test_where_the_clip_call_stands(tmp_path, where: str, in_time: int, coverage: float) -> None:
+    record = clipping(tmp_path, where)
+    assert record["clip.in_time"].last == in_time
+    assert record["clip.coverage"].last == coverage
+
+
+# -- update and moments ----------------------------------------------------------------------------
+
+
+def test_update_norms_are_those_of_the_step(tmp_path) -> None:
+    expected = {}
+
+    def train() -> None:
+        model = Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        before = [p.detach().clone() for p in model.parameters()]
+        step(model, optimizer)
+        change = [p.detach() - b for p, b in zip(model.parameters(), before)]
+        expected["update"] = torch.cat([c.flatten() for c in change]).norm().item()
+        expected["weight"] = torch.cat([b.flatten() for b in before]).norm().item()
+
+    record = watched(tmp_path, train, Update())
+    assert record["update.norm"].first == pytest.approx(expected["update"], rel=1e-5)
+    assert record["param.norm"].first == pytest.approx(expected["weight"], rel=1e-5)
+    assert set(record.layers("update.rms").layers) == {n for n, _ in Two().named_parameters()}
+
+
+def test_moments_of_adam_and_how_decay_stands_beside_them() -> None:
+    p = nn.Parameter(torch.full((10,), 2.0))
+    adam = torch.optim.Adam([p], lr=1e-3, weight_decay=0.5)
+    p.grad = torch.full((10,), 0.1)
+    adam.step()
+    group = adam.param_groups[0]
+    coupled = moments(p, p.grad, group, adam.state[p], decoupled=decouples(adam, group))
+    # The decay term 0.5 * 2 joins a gradient of 0.1: it is ten times as strong.
+    assert coupled.pull / coupled.push == pytest.approx(10.0, rel=1e-2)
+    assert coupled.step_rms == pytest.approx(1.0, rel=1e-3)
+    assert coupled.under_eps == 0.0
+    adamw = torch.optim.AdamW([p], lr=1e-3, weight_decay=0.1)
+    adamw.step()
+    group = adamw.param_groups[0]
+    apart = moments(p, p.grad, group, adamw.state[p], decoupled=decouples(adamw, group))
+    # The decay 0.1 * 2 stands beside a step of 1.
+    assert apart.pull / apart.push == pytest.approx(0.2, rel=1e-2)
+
+
+def test_an_eps_above_the_denominator_is_seen(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        optimizer = torch.optim.Adam(model.parameters(), eps=10.0, weight_decay=0.1)
+        for _ in range(2):
+            step(model, optimizer)
+
+    record = watched(tmp_path, train, OptimizerState())
+    assert record.layers("adam.under_eps").row()["body.weight"] == 1.0
+    assert record["decay.ratio"].first > 0
