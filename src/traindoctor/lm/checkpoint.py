@@ -263,7 +263,8 @@ def _load_sharded(folder: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     if optimizer is not None:
         wanted["model"], wanted["optimizer"] = get_state_dict(model, optimizer)
     try:
-        dcp.load(wanted, checkpoint_id=folder / SHARDED)
+        alone = not torch.distributed.is_initialized()
+        dcp.load(wanted, checkpoint_id=folder / SHARDED, no_dist=alone)
     except Exception as error:  # the library wraps what failed on each rank in its own classes
         raise _damaged(folder / SHARDED, str(error).strip().splitlines()[0]) from error
     if optimizer is None:
