@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_runs import make_huge_run, make_run
 
+from made_runs import make_huge_run, make_run
 from traindoctor.record import LayerSeries, Series, make_record, open_record
 from traindoctor.report.downsample import (
     RATIO,

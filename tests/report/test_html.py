@@ -9,8 +9,8 @@ import re
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_runs import make_run, sick_verdict
 
+from made_runs import make_run, sick_verdict
 from traindoctor.cli.report import command
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import RecordWriter, make_record, open_record

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from made_runs import healthy_verdict, make_run, sick_verdict
 
+from made_runs import healthy_verdict, make_run, sick_verdict
 from traindoctor.checks import BY_SLUG
 from traindoctor.record import Series, make_record, open_record
 from traindoctor.report.payload import (
