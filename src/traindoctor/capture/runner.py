@@ -20,19 +20,25 @@ INTERRUPTED = 130
 STOPPED = 1
 
 
-def run_script(script: str, arguments: Sequence[str], finish: Callable[[int | str], None]) -> int:
-    """Runs `script.py`; `finish(status)` is called when it has ended, however. Gives its exit status."""
+def check_script(script: str) -> tuple[types.CodeType, str]:
+    """The script's code and its full path. Says in one sentence why it cannot be run, before anything else is done."""
     path = Path(script)
     if path.is_dir():
         path = path / "__main__.py"
     if not path.is_file():
         raise TraindoctorError(f"there is no script {script!r}; give the path of a Python file")
-    code = _compiled(path, script)
-    module = _fresh_main(file=script)
-    module.__loader__ = SourceFileLoader("__main__", script)
+    full = os.path.abspath(path)
+    return _compiled(path, full, script), full
+
+
+def run_script(script: str, arguments: Sequence[str], finish: Callable[[int | str], None]) -> int:
+    """Runs `script.py`; `finish(status)` is called when it has ended, however. Gives its exit status."""
+    code, full = check_script(script)
+    module = _fresh_main(file=full)
+    module.__loader__ = SourceFileLoader("__main__", full)
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
-        sys.path[0] = str(path.resolve().parent)
+        sys.path[0] = str(Path(full).resolve().parent)
     return _execute(code, module, finish)
 
 
@@ -68,10 +74,9 @@ def _find(name: str) -> ModuleSpec:
     return spec
 
 
-def _compiled(path: Path, name: str) -> types.CodeType:
+def _compiled(path: Path, full: str, name: str) -> types.CodeType:
     try:
-        source = path.read_bytes()
-        return compile(source, name, "exec", dont_inherit=True)
+        return compile(path.read_bytes(), full, "exec", dont_inherit=True)
     except SyntaxError as error:
         raise TraindoctorError(
             f"{name} is no Python: {error.msg} in line {error.lineno}; give a Python script"

@@ -69,9 +69,8 @@ def command(
     from traindoctor.cli.live import LiveView, open_page
 
     name = target.rpartition(".")[2] if module else Path(target).stem
-    if not module and not Path(target).exists():
-        # Before a folder is made for a run that cannot be.
-        runner.run_script(target, arguments, lambda status: None)
+    if not module:
+        runner.check_script(target)  # before a folder is made for a run that cannot be
     folder = new_folder(name, out)
     json_path = None if json_file is None else Path(json_file).absolute()
     settings = {

@@ -37,16 +37,23 @@ class StoredRecord(Record):
         if not self.path.is_file():
             raise RecordError(f"there is no record at {self.path}")
         try:
-            self._db = sqlite3.connect(
-                f"{self.path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False
-            )
-            self._read_meta()
+            self._db = self._connected("mode=ro")
+            try:
+                self._read_meta()
+            except sqlite3.OperationalError:
+                # A folder that may not be written (a mounted archive) cannot hold the journal's index.
+                self._db = self._connected("mode=ro&immutable=1")
+                self._read_meta()
             self._seen = {"exams": 0, "notes": 0, "facts": 0}
             self._chunks: dict[str, tuple[int, list[Any], list[Any]]] = {}
             self._rows: dict[str, tuple[int, list[int], list[Any]]] = {}
             self.refresh()
         except (sqlite3.Error, ValueError, KeyError) as error:
             raise RecordError(f"{self.path} is no readable record: {error}") from error
+
+    def _connected(self, how: str) -> sqlite3.Connection:
+        uri = f"{self.path.resolve().as_uri()}?{how}"
+        return sqlite3.connect(uri, uri=True, check_same_thread=False, timeout=5)
 
     def _read_meta(self) -> None:
         self.meta = {k: from_json(v) for k, v in self._db.execute("SELECT key, value FROM meta")}

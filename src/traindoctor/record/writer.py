@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -73,6 +74,7 @@ class RecordWriter:
         self.rank = rank
         self.failed: str | None = None
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._points: dict[str, tuple[list[int], list[float]]] = {}
         self._rows: list[tuple[str, int, tuple[str, ...], bytes]] = []
         self._others: list[tuple[str, tuple[Any, ...]]] = []
@@ -107,6 +109,8 @@ class RecordWriter:
         self._thread.start()
 
     def scalar(self, name: str, step: int, value: float) -> None:
+        if self.failed:
+            return
         with self._lock:
             steps, values = self._points.setdefault(name, ([], []))
             steps.append(step)
@@ -122,6 +126,8 @@ class RecordWriter:
         blob = np.asarray(values, dtype=np.float32)
         if len(blob) != len(columns):
             raise ValueError(f"{name}: {len(columns)} layers but {len(blob)} values")
+        if self.failed:
+            return
         with self._lock:
             self._rows.append((name, step, tuple(columns), blob.tobytes()))
 
@@ -152,6 +158,8 @@ class RecordWriter:
         )
 
     def _later(self, statement: str, values: tuple[Any, ...]) -> None:
+        if self.failed:
+            return
         with self._lock:
             self._others.append((statement, values))
 
@@ -159,38 +167,59 @@ class RecordWriter:
         """Writes all that waits. A full disk or a lost folder ends the recording, never the run."""
         if self.failed or os.getpid() != self._pid:
             return
-        with self._lock:
-            points, self._points = self._points, {}
-            rows, self._rows = self._rows, []
-            others, self._others = self._others, []
+        with self._writing:
+            # The run's thread waits for the exchange of three lists, never for the disk.
+            with self._lock:
+                points, self._points = self._points, {}
+                rows, self._rows = self._rows, []
+                others, self._others = self._others, []
             try:
-                for name, (steps, values) in points.items():
-                    self._db.execute(
-                        "INSERT INTO points VALUES (?, ?, ?)",
-                        (
-                            self._series_id(name),
-                            np.asarray(steps, dtype=np.int64).tobytes(),
-                            np.asarray(values, dtype=np.float64).tobytes(),
-                        ),
-                    )
-                for name, step, columns, blob in rows:
-                    self._db.execute(
-                        "INSERT INTO layer_rows VALUES (?, ?, ?)",
-                        (self._layers_id(name, columns), step, blob),
-                    )
-                for statement, values_ in others:
-                    self._db.execute(statement, values_)
+                self._insert(points, rows, others)
                 self._db.commit()
             except (OSError, sqlite3.Error) as error:
-                self.failed = str(error)
+                self._give_up(error)
+
+    def _insert(
+        self,
+        points: dict[str, tuple[list[int], list[float]]],
+        rows: list[tuple[str, int, tuple[str, ...], bytes]],
+        others: list[tuple[str, tuple[Any, ...]]],
+    ) -> None:
+        for name, (steps, values) in points.items():
+            self._db.execute(
+                "INSERT INTO points VALUES (?, ?, ?)",
+                (
+                    self._series_id(name),
+                    np.asarray(steps, dtype=np.int64).tobytes(),
+                    np.asarray(values, dtype=np.float64).tobytes(),
+                ),
+            )
+        for name, step, columns, blob in rows:
+            self._db.execute(
+                "INSERT INTO layer_rows VALUES (?, ?, ?)",
+                (self._layers_id(name, columns), step, blob),
+            )
+        for statement, values_ in others:
+            self._db.execute(statement, values_)
+
+    def _give_up(self, error: Exception) -> None:
+        """What was committed stays readable; nothing more is kept in memory."""
+        self.failed = str(error)
+        with contextlib.suppress(sqlite3.Error):
+            self._db.rollback()
+        with self._lock:
+            self._points, self._rows, self._others = {}, [], []
 
     def close(self) -> None:
+        """Writes the rest and folds the journal in: one file per rank is left, fit to be copied."""
         if os.getpid() != self._pid:
             return
         self._stop.set()
         self._thread.join(timeout=5)
         self.flush()
         try:
+            if not self.failed:
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._db.close()
         except sqlite3.Error as error:
             self.failed = self.failed or str(error)
