@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Clear, Finding
+from traindoctor.checks.data.batch_not_changing import batch_not_changing
+from traindoctor.record import make_record
+
+
+def test_fires_when_rows_never_change() -> None:
+    found = batch_not_changing(make_record({"batch.rowset": [7.0] * 20}))
+    assert isinstance(found, Finding)
+    assert (found.status, found.since_step) == ("confirmed", 0)
+
+
+def test_silent_when_every_batch_is_new_or_a_small_pool_comes_back() -> None:
+    assert isinstance(batch_not_changing(make_record({"batch.rowset": list(range(20))})), Clear)
+    pool = [float(i % 4) for i in range(40)]
+    assert isinstance(batch_not_changing(make_record({"batch.rowset": pool})), Clear)
+
+
+def test_silent_when_the_data_set_is_one_batch() -> None:
+    record = make_record({"batch.rowset": [7.0] * 20}, facts={"loader.batches": 1})
+    assert isinstance(batch_not_changing(record), Clear)
+
+
+def test_a_handful_of_batches_where_the_loader_has_more() -> None:
+    pool = [float(i % 3) for i in range(40)]
+    record = make_record({"batch.rowset": pool}, facts={"loader.batches": 100})
+    assert isinstance(batch_not_changing(record), Finding)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
+from traindoctor.checks.data.labels_unrelated import labels_unrelated
+from traindoctor.record import make_record
+
+
+def judge(
+    z: float,
+    loss: float,
+    *,
+    rows: float = 640,
+    tokens: float = 10,
+    agreement: float | None = None,
+    steps: int = 80,
+) -> Outcome:
+    series = {
+        "relation.z": [z],
+        "relation.rows": [rows],
+        "loss.token": [loss] * steps,
+        "ladder.unigram": [1.6] * steps,
+        "batch.tokens": [32 * tokens] * steps,
+        "batch.rows": [32.0] * steps,
+    }
+    if agreement is not None:
+        series |= {"relation.agreement": [agreement], "relation.repeats": [400.0]}
+    return labels_unrelated(make_record(series))
+
+
+def test_fires_when_nothing_relates_and_the_loss_stays_on_the_labels_entropy() -> None:
+    found = judge(1.1, 1.61)
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+
+
+def test_silent_when_related_or_when_the_loss_has_left_the_level() -> None:
+    assert isinstance(judge(45.0, 1.61), Clear)
+    assert isinstance(judge(1.1, 0.9), Clear)
+
+
+def test_parity_has_no_pairwise_relation_and_is_at_most_possible() -> None:
+    found = judge(0.4, 1.61, tokens=3)
+    assert isinstance(found, Finding)
+    assert found.status == "possible"
+
+
+def test_equal_inputs_with_other_labels_are_proof_even_for_short_rows() -> None:
+    found = judge(0.4, 1.61, tokens=3, agreement=0.01)
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+
+
+def test_too_early_is_not_judged() -> None:
+    assert isinstance(judge(1.1, 1.61, rows=100), NotJudged)
+    assert isinstance(judge(1.1, 1.61, steps=20), NotJudged)

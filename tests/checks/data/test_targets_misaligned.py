@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
+from traindoctor.checks.data.targets_misaligned import targets_misaligned
+from traindoctor.record import make_record
+
+
+def pair(**values: Any) -> dict[str, Any]:
+    usual = {"shift": None, "places": None, "match": 1.0, "compared": 200, "contrastive": False}
+    return usual | {"valid": 100, "total": 100, "line": "train.py:9"} | values
+
+
+def judge(*pairs: dict[str, Any], future: float | None = None, text: bool = True) -> Outcome:
+    exams: dict[str, Any] = {"shift": {"pairs": list(pairs)}}
+    if future is not None:
+        exams["dependence"] = {"pairs": [{"future": future}]}
+    levels = {"ladder.unigram": [3.0] * 10, "ladder.bigram": [2.4 if text else 3.0] * 10}
+    return targets_misaligned(make_record(levels, exams=exams))
+
+
+@pytest.mark.parametrize("shift", [2, 3, -1])
+def test_fires_on_a_shift_that_is_not_one(shift: int) -> None:
+    found = judge(pair(shift=shift))
+    assert isinstance(found, Finding)
+    assert (found.status, found.line) == ("confirmed", "train.py:9")
+
+
+def test_targets_equal_to_inputs_need_to_know_whether_the_model_is_causal() -> None:
+    unknown = judge(pair(shift=0))
+    assert isinstance(unknown, NotJudged)
+    assert unknown.wants == "dependence"
+    causal = judge(pair(shift=0), future=0.0)
+    assert isinstance(causal, Finding)
+    assert causal.status == "confirmed"
+    both_ways = judge(pair(shift=0), future=0.7)
+    assert isinstance(both_ways, Finding)
+    assert both_ways.status == "possible"
+    unmasked = judge(pair(shift=0, valid=15), future=0.7)
+    assert isinstance(unmasked, Finding)
+    assert unmasked.status == "likely"
+
+
+def test_silent_on_next_tokens_and_on_heads_that_look_further_ahead() -> None:
+    assert isinstance(judge(pair(shift=1)), Clear)
+    assert isinstance(judge(pair(shift=2), pair(shift=1)), Clear)
+
+
+def test_silent_on_masked_models_copies_and_contrastive_losses() -> None:
+    assert isinstance(judge(pair()), Clear)
+    assert isinstance(judge(pair(places="permuted")), Clear)
+    assert isinstance(judge(pair(places="reversed"), future=0.7), Clear)
+    assert isinstance(judge(pair(shift=0, contrastive=True)), Clear)
+
+
+def test_a_task_of_repeating_random_signs_is_no_text() -> None:
+    assert isinstance(judge(pair(shift=-1), text=False), Clear)
+
+
+def test_reversed_targets_in_a_causal_model_cannot_be_meant() -> None:
+    assert isinstance(judge(pair(places="reversed"), future=0.0), Finding)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from traindoctor.checks.base import Clear, Finding, Outcome
+from traindoctor.checks.model.attention_scale_wrong import attention_scale_wrong
+from traindoctor.record import make_record
+
+
+def judge(scale: float | None, std: float, length: int = 64) -> Outcome:
+    row = {"scale": scale, "factor": scale, "std": std, "length": length, "entropy": 0.4}
+    row |= {"module": "attn", "line": "train.py:9"}
+    return attention_scale_wrong(
+        make_record(exams={"attention_scores": {"attentions": [row], "step": 0}})
+    )
+
+
+@pytest.mark.parametrize(("scale", "std"), [(64.0, 21.0), (8.0, 8.0), (0.002, 0.001)])
+def test_fires_when_factor_and_spread_are_both_out(scale: float, std: float) -> None:
+    assert isinstance(judge(scale, std), Finding)
+
+
+@pytest.mark.parametrize(
+    ("scale", "std"),
+    [
+        (1.0, 0.9),
+        (1.0, 60.0),  # weights that start too large
+        (8.0, 1.0),  # T5 leaves the factor to its initialisation
+        (0.125, 0.02),  # muP divides by d
+        (1.0, 0.004),  # small weights
+        (None, 30.0),  # a learned temperature
+    ],
+)
+def test_silent_on_look_alikes(scale: float | None, std: float) -> None:
+    assert isinstance(judge(scale, std), Clear)

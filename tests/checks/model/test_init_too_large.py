@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Clear, Finding, Outcome
+from traindoctor.checks.model.init_too_large import init_too_large
+from traindoctor.record import make_record
+
+HEALTHY = {"loss_ratio": 1.03, "logits_std": 0.6, "score_std": 1.0, "weight_scale": 0.6}
+
+
+def judge(**values: float | None) -> Outcome:
+    return init_too_large(make_record(exams={"init_scale": HEALTHY | values}))
+
+
+def test_fires_when_loss_scores_and_weights_are_out() -> None:
+    found = judge(loss_ratio=4.0, logits_std=8.0, score_std=60.0, weight_scale=8.1)
+    assert isinstance(found, Finding)
+    assert len(found.evidence) == 4
+
+
+def test_silent_on_one_number_alone_and_on_pretrained_models() -> None:
+    assert isinstance(judge(), Clear)
+    assert isinstance(judge(loss_ratio=1.9), Clear)
+    assert isinstance(judge(loss_ratio=0.6, logits_std=6.0, score_std=12.0), Clear)
+
+
+def test_without_classes_two_others_decide() -> None:
+    assert isinstance(
+        judge(loss_ratio=None, logits_std=None, score_std=60.0, weight_scale=8.0), Finding
+    )
+    assert isinstance(judge(loss_ratio=None, logits_std=None), Clear)

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
+from traindoctor.checks.model.position_missing import position_missing
+from traindoctor.record import ExamResult, make_record
+
+
+def judge(gap: float, *, step: int = 20, pooled: bool = False, loss: float = 2.1) -> Outcome:
+    values = {"pairs": [{"gap": gap, "pooled": pooled, "line": None}], "step": step}
+    return position_missing(
+        make_record(
+            {"loss.token": [loss] * 20, "ladder.unigram": [3.0] * 20},
+            exams=[ExamResult("positions", step, "done", values)],
+        )
+    )
+
+
+def test_fires_when_order_never_arrives() -> None:
+    found = judge(8e-7)
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+
+
+def test_silent_when_order_arrives_or_is_not_needed() -> None:
+    assert isinstance(judge(5e-4), Clear)  # little, but not nothing
+    assert isinstance(judge(8e-7, loss=0.1), Clear)
+
+
+def test_position_tables_that_start_at_zero_are_asked_again() -> None:
+    early = judge(8e-7, step=0)
+    assert isinstance(early, NotJudged)
+    assert early.wants == "positions"
+
+
+def test_a_classifier_of_sets_is_at_most_possible() -> None:
+    found = judge(8e-7, pooled=True)
+    assert isinstance(found, Finding)
+    assert found.status == "possible"
+
+
+def test_next_token_models_are_not_asked() -> None:
+    refused = ExamResult("positions", 0, "refused", {}, "a next-token model")
+    assert isinstance(position_missing(make_record(exams=[refused])), NotJudged)

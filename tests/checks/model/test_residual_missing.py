@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import Any
+
+from traindoctor.checks.base import Clear, Finding, Outcome
+from traindoctor.checks.model.residual_missing import residual_missing
+from traindoctor.record import make_record
+
+OPEN = [{"through": 0.3, "around": 1.0, "module": "b", "line": None}] * 4
+
+
+def judge(**values: Any) -> Outcome:
+    usual = {"attentions": 2, "attentions_bypassed": 2, "activations": 2, "activations_bypassed": 2}
+    usual |= {"summands": OPEN, "without": [], "line": "train.py:9"}
+    return residual_missing(make_record(exams={"residual": usual | values}))
+
+
+def test_fires_without_any_sum_around_attention() -> None:
+    found = judge(attentions_bypassed=0, summands=[], without=["blocks.0.attn"])
+    assert isinstance(found, Finding)
+    assert (found.status, found.where) == ("confirmed", "blocks.0.attn")
+
+
+def test_fires_when_the_way_around_is_closed() -> None:
+    closed = [{"through": 1.0, "around": 0.0, "module": "blocks.0", "line": None}] * 4
+    assert isinstance(judge(summands=closed), Finding)
+
+
+def test_fires_when_only_the_mlp_lacks_it() -> None:
+    assert isinstance(judge(activations_bypassed=0), Finding)
+
+
+def test_silent_on_sound_stacks_pooling_and_single_attentions() -> None:
+    assert isinstance(judge(), Clear)
+    assert isinstance(judge(attentions=3), Clear)  # a pooling attention without one
+    assert isinstance(judge(attentions=1, attentions_bypassed=0), Clear)
+    zero_branch = [{"through": 0.0, "around": 1.0, "module": "b", "line": None}] * 4
+    assert isinstance(judge(summands=zero_branch), Clear)  # ReZero at its first step

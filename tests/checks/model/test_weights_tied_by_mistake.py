@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from typing import Any
+
+from traindoctor.checks.base import Clear, Finding, Outcome
+from traindoctor.checks.model.weights_tied_by_mistake import weights_tied_by_mistake
+from traindoctor.record import make_record
+
+
+def judge(**values: Any) -> Outcome:
+    usual = {"listed": [], "tied": [], "reused": [], "matrices": 12}
+    return weights_tied_by_mistake(make_record(exams={"sharing": usual | values}))
+
+
+def test_fires_on_one_block_listed_six_times() -> None:
+    row = {"modules": ["blocks.0", "blocks.1", "blocks.2"], "times": 6, "of": 6}
+    found = judge(listed=[row])
+    assert isinstance(found, Finding)
+    assert (found.status, found.where) == ("likely", "blocks.0")
+
+
+def test_a_matrix_under_two_names_is_possible() -> None:
+    found = judge(tied=[["a.q.weight", "a.k.weight"]])
+    assert isinstance(found, Finding)
+    assert found.status == "possible"
+
+
+def test_silent_on_a_loop_over_one_block() -> None:
+    assert isinstance(judge(), Clear)
+    assert isinstance(judge(reused=[{"parameter": "block.q.weight", "uses": 6}]), Clear)
