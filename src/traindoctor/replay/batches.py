@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.replay.ops import Op, Ref, refs_in
+from traindoctor.replay.ops import Op, Ref, is_float, refs_in
 from traindoctor.replay.snapshot import Source, StepLog
 from traindoctor.replay.tape import StepTape
 
@@ -54,16 +54,19 @@ def map_data(
     data: dict[Ref, Source | None] = {}
     lost: list[Ref] = []
     for number, ref in enumerate(tape.data):
-        pairs = [(tape.constants[ref], log)]
-        pairs += [(t.constants[t.data[number]], l) for t, l in others]
-        source = _source(pairs)
-        if source is not None:
+        values = [
+            (tape.constants[ref], log),
+            *((t.constants[t.data[number]], l) for t, l in others),
+        ]
+        source = _source(values)
+        if source is not None or (others and _all_equal(values)):
             data[ref] = source
-        elif others and all(_equal(pairs[0][0], value) for value, _ in pairs[1:]):
-            data[ref] = None
         else:
             lost.append(ref)
-    made = _made(tape, log) if lost else {}
+    later, unknown = _later_batches(tape, log, others)
+    data |= later
+    lost += unknown
+    made = _made(tape, log)
     reaching = _reach_roots(tape, lost, made)
     if reaching:
         shape = tuple(tape.geometry[reaching[0].index].size)
@@ -72,6 +75,36 @@ def map_data(
             "a module, target of a loss or part of a DataLoader's batch"
         )
     return DataMap(tape, data, made)
+
+
+def _later_batches(
+    tape: StepTape, log: StepLog, others: Sequence[tuple[StepTape, StepLog]]
+) -> tuple[dict[Ref, Source], list[Ref]]:
+    """Whole numbers that the step itself made out of nothing while it was taped: a second micro-batch.
+
+    They are the data of another step only if they differ there. Floats made that way are noise, and stay.
+    """
+    found: dict[Ref, Source] = {}
+    lost: list[Ref] = []
+    known = set(tape.data)
+    others = [(t, l) for t, l in others if len(t.geometry) == len(tape.geometry)]
+    for ref, value in tape.constants.items():
+        if ref in known or is_float(value) or not others:
+            continue
+        values = [(value, log)]
+        values += [(t.constants[ref], l) for t, l in others if ref in t.constants]
+        if len(values) == 1 or _all_equal(values):
+            continue
+        source = _source(values)
+        if source is None:
+            lost.append(ref)
+        else:
+            found[ref] = source
+    return found, lost
+
+
+def _all_equal(values: Sequence[tuple[Tensor, StepLog]]) -> bool:
+    return all(_equal(values[0][0], other) for other, _ in values[1:])
 
 
 def _alike(one: StepTape, other: StepTape) -> bool:

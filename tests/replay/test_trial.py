@@ -1,0 +1,245 @@
+"""K steps run again: the control is the run, a change is what it says, and the run does not notice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from traindoctor.capture.watch import Watch
+from traindoctor.errors import ReplayError
+from traindoctor.exams.counterfactual import (
+    experiment_clip,
+    experiment_loss_scale,
+    experiment_rate_down,
+    experiment_rate_up,
+    experiment_schedule,
+)
+from traindoctor.replay.snapshot import FIRST_STEPS, HELD_OUT, Keeper
+from traindoctor.replay.trial import Change, Plan, clip
+
+V, D, T, B = 11, 8, 6, 4
+STEPS = 70
+
+
+class Tiny(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(V, D)
+        self.drop = nn.Dropout(dropout)
+        self.mix = nn.Linear(D, D)
+        self.head = nn.Linear(D, V)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.mix(self.drop(self.embed(x)))))
+
+
+def batch(width: int = T):
+    x = torch.randint(V, (B, width))
+    return x, (3 * x + 1) % V
+
+
+def run(
+    tmp_path,
+    make: Callable = lambda p: torch.optim.Adam(p, lr=1e-2),
+    *,
+    steps: int = STEPS,
+    dropout: float = 0.0,
+    limit: float | None = None,
+    micro: int = 1,
+    width: Callable[[int], int] = lambda _: T,
+    schedule: Callable | None = None,
+    loss_of: Callable | None = None,
+    replay: bool = True,
+) -> tuple[Watch | None, list[float], nn.Module]:
+    """A plain training loop, watched where `replay`; its losses and its model."""
+    watch = Watch(tmp_path, probes=[]) if replay else None
+    if watch is not None:
+        watch.attach()
+    try:
+        torch.manual_seed(0)
+        model = Tiny(dropout)
+        optimizer = make(model.parameters())
+        planned = schedule(optimizer) if schedule is not None else None
+        losses = []
+        for k in range(steps):
+            optimizer.zero_grad()
+            total = 0.0
+            for _ in range(micro):
+                x, y = batch(width(k))
+                logits = model(x)
+                if loss_of is not None:
+                    loss = loss_of(logits, y)
+                else:
+                    loss = F.cross_entropy(logits.view(-1, V), y.view(-1))
+                loss.backward()
+                total += loss.item() / micro
+            if limit is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), limit)
+            optimizer.step()
+            if planned is not None:
+                planned.step()
+            losses.append(total)
+    finally:
+        if watch is not None:
+            watch.close("done")
+    if watch is not None:
+        assert watch.faults == []
+    return watch, losses, model
+
+
+def first_plan(watch: Watch) -> Plan:
+    keeper = watch.patient.snapshot
+    return Plan.of(keeper.first, watch.patient.tapes, keeper.logs, steps=FIRST_STEPS)
+
+
+VARIANTS = {
+    "adam": {},
+    "dropout": {"dropout": 0.3},
+    "momentum": {"make": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)},
+    "clipped": {"limit": 0.05},
+    "accumulated": {"micro": 3},
+    "scheduled": {
+        "schedule": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.05, total_steps=STEPS + 1)
+    },
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_control_repeats_the_run(tmp_path, name: str) -> None:
+    watch, losses, _ = run(tmp_path, **VARIANTS[name])
+    plan = first_plan(watch)
+    control = plan.control()
+    assert plan.steps == FIRST_STEPS
+    assert control.losses == pytest.approx(losses[:FIRST_STEPS], abs=1e-5)
+    assert plan.fidelity(control) < 1e-5
+    assert plan.unit == pytest.approx(3.0 if name == "accumulated" else 1.0)
+
+
+def test_watching_with_snapshots_leaves_the_run_as_it_is(tmp_path) -> None:
+    watch, losses, model = run(tmp_path, dropout=0.2)
+    plan = first_plan(watch)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    plan.run(Change(rate=lambda _: 3.0))
+    assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+    _, bare_losses, bare = run(tmp_path, dropout=0.2, replay=False)
+    assert losses == bare_losses
+    for a, b in zip(model.parameters(), bare.parameters()):
+        assert torch.equal(a, b)
+
+
+def test_a_changed_rate_is_the_run_at_that_rate(tmp_path) -> None:
+    watch, _, _ = run(tmp_path / "a")
+    _, slower, _ = run(tmp_path / "b", lambda p: torch.optim.Adam(p, lr=1e-3), replay=False)
+    trial = first_plan(watch).run(Change(rate=lambda _: 0.1))
+    assert trial.losses == pytest.approx(slower[:FIRST_STEPS], abs=1e-5)
+
+
+def test_a_changed_limit_is_the_run_with_that_limit(tmp_path) -> None:
+    sgd = lambda p: torch.optim.SGD(p, lr=0.5)  # noqa: E731
+    watch, _, _ = run(tmp_path / "a", sgd, limit=0.01)
+    _, wider, _ = run(tmp_path / "b", sgd, limit=0.1, replay=False)
+    trial = first_plan(watch).run(Change(limit=10.0))
+    assert trial.losses == pytest.approx(wider[:FIRST_STEPS], abs=1e-5)
+
+
+def test_a_recent_snapshot_has_the_state_of_its_step(tmp_path) -> None:
+    watch, losses, _ = run(tmp_path, dropout=0.2, steps=100)
+    keeper = watch.patient.snapshot
+    assert [s.step for s in keeper.recent] == [60, 90]
+    latest = keeper.latest
+    assert latest.step == 60
+    plan = Plan.of(latest, watch.patient.tapes, keeper.logs, steps=20)
+    assert plan.control().losses == pytest.approx(losses[60:80], abs=1e-5)
+
+
+def test_batches_of_another_shape_are_left_out_or_refused(tmp_path) -> None:
+    watch, losses, _ = run(tmp_path / "a", width=lambda k: T - 1 if k % 10 == 9 else T)
+    plan = first_plan(watch)
+    assert plan.steps == FIRST_STEPS + HELD_OUT - 4 - HELD_OUT
+    assert plan.control().losses[:9] == pytest.approx(losses[:9], abs=1e-5)
+    watch, _, _ = run(tmp_path / "b", width=lambda k: T + k % 12)
+    with pytest.raises(ReplayError, match="shape"):
+        first_plan(watch)
+
+
+def test_data_that_cannot_be_followed_is_refused_with_its_shape(tmp_path) -> None:
+    def by_hand(logits, y):
+        return -logits.log_softmax(-1).gather(-1, y[..., None]).mean()
+
+    watch, _, _ = run(tmp_path, loss_of=by_hand)
+    with pytest.raises(ReplayError, match="could not be followed"):
+        first_plan(watch)
+
+
+def test_a_loss_module_gets_its_targets_from_its_arguments(tmp_path) -> None:
+    criterion = nn.CrossEntropyLoss()
+    watch, losses, _ = run(tmp_path, loss_of=lambda z, y: criterion(z.flatten(0, 1), y.flatten()))
+    assert first_plan(watch).control().losses == pytest.approx(losses[:FIRST_STEPS], abs=1e-5)
+
+
+def test_a_model_above_the_bound_has_no_snapshot_and_a_reason(tmp_path) -> None:
+    from traindoctor.events import StepBegin
+    from traindoctor.replay.names import Names
+
+    model = Tiny()
+    keeper = Keeper(Names(model), max_bytes=100)
+    keeper.on(StepBegin(torch.optim.SGD(model.parameters(), lr=0.1), 0), 0)
+    assert keeper.first is None
+    assert "bound" in keeper.refusal
+
+
+# -- the exams -------------------------------------------------------------------------------------
+
+
+def test_rate_down_cures_a_run_that_blows_up_and_not_a_healthy_one(tmp_path) -> None:
+    wild, _, _ = run(tmp_path / "a", lambda p: torch.optim.SGD(p, lr=60.0, momentum=0.9))
+    values = experiment_rate_down(wild.patient).values
+    assert values["control"]["blown"]
+    assert all(p["blown"] for p in values["permuted"])
+    assert len(values["permuted"]) == 2
+    calm, _, _ = run(tmp_path / "b")
+    values = experiment_rate_down(calm.patient).values
+    assert values["variants"]["lr/3"]["loss"] > values["control"]["loss"]
+    assert "lr/10" not in values["variants"]
+
+
+def test_rate_up_and_schedule_find_the_gain_that_is_left(tmp_path) -> None:
+    slow, _, _ = run(tmp_path / "a", lambda p: torch.optim.Adam(p, lr=1e-6))
+    result = experiment_rate_up(slow.patient)
+    assert result.done, result.reason
+    assert result.values["variants"]["lr*100"]["loss"] < result.values["control"]["loss"]
+    assert 0 <= result.values["kl_per_update"] < 1e-6
+    dead, _, _ = run(
+        tmp_path / "b", schedule=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.5)
+    )
+    values = experiment_schedule(dead.patient).values
+    assert values["variants"]["highest rate"]["loss"] < values["control"]["loss"] - 0.1
+
+
+def test_loss_scale_divides_by_the_number_of_passes(tmp_path) -> None:
+    watch, _, _ = run(tmp_path / "a", lambda p: torch.optim.SGD(p, lr=0.5), micro=3)
+    values = experiment_loss_scale(watch.patient).values
+    assert values["passes"] == 3
+    assert math.isfinite(values["variants"]["loss/n"]["loss"])
+    single, _, _ = run(tmp_path / "b")
+    assert not experiment_loss_scale(single.patient).done
+    assert not experiment_clip(single.patient).done
+
+
+def test_clip_is_torchs_clip() -> None:
+    torch.manual_seed(0)
+    model = Tiny()
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    ours = {n: p.grad.clone() for n, p in model.named_parameters()}
+    clip(ours, list(ours), "norm", 0.7)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.7)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(ours[name], p.grad)
+    clip(ours, ["head.bias"], "value", 1e-3)
+    assert ours["head.bias"].abs().max() <= 1e-3
