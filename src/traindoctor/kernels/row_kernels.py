@@ -3,10 +3,11 @@
 Legend: V classes, N rows, x_t the target's logit, m the largest logit of the other classes,
 S = sum of exp(x_j - m) over them; see softmax_rows.py for why the target is left out.
 
-Two kernels. `small_rows` holds several short rows in registers. `long_row` takes one row per program:
-it is either held in registers (HELD) or streamed twice, the second time out of the L2 cache.
-Both end with the sum over rows: the last program to finish adds the others' partial sums in a fixed
-order, so that a loss is one launch and two runs give the same bits.
+`small_rows` holds several short rows in registers and ends with the sum over all rows: the last
+program to finish adds the others' partial sums in a fixed order, so that a loss is one launch and two
+runs give the same bits. `long_row` gives a row to PARTS programs, each of which holds its part in
+registers (HELD) and waits for the others' maxima and sums; or, PARTS = 1, streams the row twice.
+`finish_losses` turns what `long_row` left for each row into losses and their sum.
 
 Rows need not start on a 16-byte boundary (V = 50257): `long_row` treats the up to 7 elements before
 the first boundary and behind the last one apart, and all other accesses are 16 bytes wide.
@@ -58,6 +59,28 @@ def _terms(x_t, m, S):
     lse = tl.maximum(x_t, m).to(tl.float64) + tl.log(total)
     factor = tl.where(leads, shrink, 1.0) / total
     return loss, lse, factor, at_target / total, -others / total
+
+
+@triton.jit
+def _gradient_terms(x_t, m, S):
+    """(factor, p_t, p_t - 1, log of the sum) like `_terms`, in float32 with the lead in two parts.
+
+    float64 would be done by every thread of the program, and a row waits for it.
+    """
+    lead = x_t - m
+    back = lead - x_t
+    rest = (x_t - (lead - back)) - (m + back)  # what the subtraction lost
+    rest = tl.where(tl.abs(lead) < float("inf"), rest, 0.0)
+    lead = tl.where(x_t == float("inf"), float("nan"), lead)
+    leads = lead >= 0
+    shrink = _exp(-tl.abs(lead), True)
+    shrink *= 1.0 - tl.where(leads, rest, -rest)
+    others = tl.where(leads, S * shrink, S)
+    at_target = tl.where(leads, 1.0, shrink)
+    total = others + at_target
+    factor = tl.where(leads, shrink, 1.0) / total
+    lse = tl.maximum(x_t, m) + tl.log(total)
+    return factor, at_target / total, -others / total, lse
 
 
 @triton.jit
@@ -138,11 +161,11 @@ def small_rows(
     WRITE: tl.constexpr,
     WEIGHT: tl.constexpr,
     MEAN: tl.constexpr,
-    LOSSES: tl.constexpr,
-    TOTAL: tl.constexpr,
     SMOOTH: tl.constexpr,
     Z: tl.constexpr,
     ACCURATE: tl.constexpr,
+    LOSSES: tl.constexpr,
+    TOTAL: tl.constexpr,
 ):
     """ROWS rows of at most BLOCK classes."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -200,16 +223,38 @@ def small_rows(
 
 
 @triton.jit
+def _exchange(m, S, part, row, pairs, arrivals, PARTS: tl.constexpr, PARTS_BLOCK: tl.constexpr):
+    """Maximum and sum of a whole row from its parts' own; every part waits for all of them.
+
+    Parts of a row are neighbours in the grid and programs start in the order of the grid, so only the
+    last row that has started can lack a part: the rows before it finish and make room.
+    """
+    mine = pairs + (row * PARTS + part) * 2
+    tl.store(mine, m)
+    tl.store(mine + 1, S)
+    tl.debug_barrier()
+    arrived = tl.atomic_add(arrivals + row, 1, sem="acq_rel") + 1
+    while arrived < PARTS:
+        arrived = tl.atomic_add(arrivals + row, 0, sem="acq_rel")
+    index = tl.arange(0, PARTS_BLOCK)
+    others = pairs + (row * PARTS + index) * 2
+    maxima = tl.load(others, mask=index < PARTS, other=float("-inf"), cache_modifier=".cg")
+    sums = tl.load(others + 1, mask=index < PARTS, other=0.0, cache_modifier=".cg")
+    top = tl.max(maxima, 0)
+    scaled = tl.where(sums == 0.0, 0.0, sums * _exp(maxima - top, True))
+    return top, tl.sum(scaled, 0)
+
+
+@triton.jit
 def long_row(
     logits,
     gradient,
     targets,
     weights,
     num_valid,
-    losses,
-    partials,
-    counter,
-    total_loss,
+    numbers,
+    pairs,
+    arrivals,
     N,
     V,
     inner,
@@ -221,34 +266,37 @@ def long_row(
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     HELD: tl.constexpr,
+    PARTS: tl.constexpr,
+    PARTS_BLOCK: tl.constexpr,
     WRITE: tl.constexpr,
     WEIGHT: tl.constexpr,
     MEAN: tl.constexpr,
-    LOSSES: tl.constexpr,
-    TOTAL: tl.constexpr,
     SMOOTH: tl.constexpr,
     Z: tl.constexpr,
     ACCURATE: tl.constexpr,
 ):
-    """One row of any length; VECTOR elements are 16 bytes."""
-    row = tl.program_id(0)
+    """A part of one row; VECTOR elements are 16 bytes. Leaves (x_t, m, S, mean) of the row in `numbers`."""
+    row = tl.program_id(0) // PARTS
+    part = tl.program_id(0) % PARTS
     target = tl.load(targets + row)
     row64 = row.to(tl.int64)
     start = (row64 // inner) * stride_outer + (row64 % inner) * stride_inner
-    # head: elements before the first 16-byte boundary; body: whole vectors; tail: the rest
+    # head: elements before the first 16-byte boundary; body: whole vectors; tail: the rest.
+    # The first part takes head and tail.
     head = (VECTOR - (start % VECTOR).to(tl.int32)) % VECTOR
-    body = tl.multiple_of((V - head) // VECTOR * VECTOR, VECTOR)
-    begin = tl.multiple_of(start + head, VECTOR)
+    whole = (V - head) // VECTOR
+    share = tl.cdiv(whole, PARTS)
+    body = tl.multiple_of(tl.maximum(tl.minimum(whole - part * share, share), 0) * VECTOR, VECTOR)
+    begin = tl.multiple_of(start + head + part * share * VECTOR, VECTOR)
     edge = tl.arange(0, 2 * VECTOR)
-    edge_column = tl.where(edge < VECTOR, edge, head + body + edge - VECTOR)
-    in_edge = tl.where(edge < VECTOR, edge < head, edge_column < V)
-    lanes = tl.arange(0, BLOCK // VECTOR)
+    edge_column = tl.where(edge < VECTOR, edge, head + (whole - 1) * VECTOR + edge)
+    edge_end = tl.where(part == 0, tl.where(edge < VECTOR, head, V), 0)
+    in_edge = edge_column < edge_end
     # (BLOCK / VECTOR, VECTOR): the second axis lies in one thread, so reducing it costs no exchange
+    lanes = tl.arange(0, BLOCK // VECTOR)
     columns = lanes[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
-    body_target = (target - head).to(tl.int32)
+    body_target = (target - head - part * share * VECTOR).to(tl.int32)
     out = gradient.dtype.element_ty
-    loss = tl.full((), 0.0, tl.float64)
-    counted = tl.full((), 0.0, tl.float64)
     if target == ignore_index:
         if WRITE:
             tl.store(gradient + start + edge_column, tl.zeros((2 * VECTOR,), out), mask=in_edge)
@@ -259,63 +307,6 @@ def long_row(
                     mask=first + columns < body,
                 )
     else:
-        known = (target >= 0) & (target < V)
-        x_t = tl.load(logits + start + target, mask=known, other=float("nan")).to(tl.float32)
-        x_0 = _origin(tl.load(logits + start).to(tl.float32))
-        edge_x = tl.load(logits + start + edge_column, mask=in_edge, other=float("-inf"))
-        edge_x = edge_x.to(tl.float32)
-        edge_others = tl.where(edge_column == target, float("-inf"), edge_x)
-        edge_max = tl.max(edge_others, 0)
-        about = tl.sum(tl.where(in_edge, edge_x - x_0, 0.0).to(tl.float64), 0)
-        if HELD:
-            inside = columns < body
-            x = tl.load(logits + begin + columns, mask=inside, other=float("-inf"))
-            x = x.to(tl.float32)
-            if SMOOTH:
-                about += tl.sum(tl.where(inside, x - x_0, 0.0)).to(tl.float64)
-            x = tl.where(columns == body_target, float("-inf"), x)
-            m = tl.maximum(tl.max(tl.max(x, 1), 0), edge_max)
-            m = tl.where(m == float("-inf"), x_t, m)
-            e = _exp(x - m, ACCURATE)
-            # padding is -inf too, and NaN should all others be -inf with x_t
-            S = tl.sum(tl.sum(tl.where(inside, e, 0.0), 1), 0)
-        else:
-            lane_max = tl.full((BLOCK // VECTOR,), float("-inf"), tl.float32)
-            lane_sum = tl.zeros((BLOCK // VECTOR,), tl.float32)
-            lane_lost = tl.zeros((BLOCK // VECTOR,), tl.float32)
-            lane_about = tl.zeros((BLOCK // VECTOR,), tl.float64)
-            for first in range(0, body, BLOCK):
-                inside = first + columns < body
-                x = tl.load(
-                    logits + begin + first + columns,
-                    mask=inside,
-                    other=float("-inf"),
-                    eviction_policy="evict_last",
-                ).to(tl.float32)
-                if SMOOTH:
-                    lane_about += tl.sum(tl.where(inside, x - x_0, 0.0), 1).to(tl.float64)
-                x = tl.where(first + columns == body_target, float("-inf"), x)
-                new_max = tl.maximum(lane_max, tl.max(x, 1))
-                # a leading run of -inf (masked vocabulary) leaves the maximum at -inf
-                shift = tl.where(new_max == float("-inf"), 0.0, new_max)
-                shrink = _exp(lane_max - shift, ACCURATE)
-                block = tl.sum(_exp(x - shift[:, None], ACCURATE), 1)
-                # Neumaier's sum across blocks, all terms non-negative
-                lane_sum *= shrink
-                lane_lost *= shrink
-                both = lane_sum + block
-                larger = tl.maximum(lane_sum, block)
-                lane_lost += (larger - both) + tl.minimum(lane_sum, block)
-                lane_sum = both
-                lane_max = new_max
-            m = tl.maximum(tl.max(lane_max, 0), edge_max)
-            m = tl.where(m == float("-inf"), x_t, m)
-            rescaled = tl.exp(lane_max - m)
-            S = tl.sum(tl.where(lane_sum == 0.0, 0.0, (lane_sum + lane_lost) * rescaled), 0)
-            if SMOOTH:
-                about += tl.sum(lane_about, 0)
-        edge_e = tl.where(in_edge, _exp(edge_others - m, ACCURATE), 0.0)
-        S += tl.sum(edge_e, 0)
         weight = tl.full((), 1.0, tl.float64)
         if WRITE:
             if WEIGHT == 1:
@@ -324,38 +315,160 @@ def long_row(
                 weight *= tl.load(weights + row).to(tl.float64)
             if MEAN:
                 weight /= tl.load(num_valid)
-        mean = about / V + x_0.to(tl.float64)
-        loss, factor, share, gradient_t = _loss_and_factors(
-            x_t, m, S, mean, weight, V, smoothing, z_loss, SMOOTH, Z
-        )
-        counted += 1.0
+        weight = weight.to(tl.float32)
+        known = (target >= 0) & (target < V)
+        x_t = tl.load(logits + start + target, mask=known, other=float("nan")).to(tl.float32)
+        edge_x = tl.load(logits + start + edge_column, mask=in_edge, other=float("-inf"))
+        edge_x = edge_x.to(tl.float32)
+        edge_others = tl.where(edge_column == target, float("-inf"), edge_x)
+        edge_max = tl.max(edge_others, 0)
+        about = tl.full((), 0.0, tl.float64)
+        x_0 = tl.full((), 0.0, tl.float32)
+        if SMOOTH:
+            x_0 = _origin(tl.load(logits + start).to(tl.float32))
+            about += tl.sum(tl.where(in_edge, edge_x - x_0, 0.0).to(tl.float64), 0)
+        if HELD:
+            inside = columns < body
+            x = tl.load(logits + begin + columns, mask=inside, other=float("-inf"))
+            x = x.to(tl.float32)
+            if SMOOTH:
+                about += tl.sum(tl.where(inside, x - x_0, 0.0)).to(tl.float64)
+            x = tl.where(columns == body_target, float("-inf"), x)
+            own = tl.maximum(tl.max(tl.max(x, 1), 0), edge_max)
+            # everything so far may be -inf (masked vocabulary)
+            shift = tl.where(own == float("-inf"), 0.0, own)
+            e = _exp(x - shift, ACCURATE)
+            S = tl.sum(tl.sum(e, 1), 0)
+        else:
+            lane_max = tl.full((BLOCK // VECTOR,), float("-inf"), tl.float32)
+            lane_sum = tl.zeros((BLOCK // VECTOR,), tl.float32)
+            lane_lost = tl.zeros((BLOCK // VECTOR,), tl.float32)
+            lane_about = tl.zeros((BLOCK // VECTOR,), tl.float64)
+            for first in range(0, body, BLOCK):
+                inside = first + columns < body
+                x = tl.load(logits + begin + first + columns, mask=inside, other=float("-inf"))
+                x = x.to(tl.float32)
+                if SMOOTH:
+                    lane_about += tl.sum(tl.where(inside, x - x_0, 0.0), 1).to(tl.float64)
+                x = tl.where(first + columns == body_target, float("-inf"), x)
+                new_max = tl.maximum(lane_max, tl.max(x, 1))
+                lane_shift = tl.where(new_max == float("-inf"), 0.0, new_max)
+                shrink = _exp(lane_max - lane_shift, ACCURATE)
+                block = tl.sum(_exp(x - lane_shift[:, None], ACCURATE), 1)
+                # Neumaier's sum across blocks, all terms non-negative
+                lane_sum *= shrink
+                lane_lost *= shrink
+                both = lane_sum + block
+                larger = tl.maximum(lane_sum, block)
+                lane_lost += (larger - both) + tl.minimum(lane_sum, block)
+                lane_sum = both
+                lane_max = new_max
+            own = tl.maximum(tl.max(lane_max, 0), edge_max)
+            shift = tl.where(own == float("-inf"), 0.0, own)
+            lane_sum = (lane_sum + lane_lost) * _exp(lane_max - shift, True)
+            S = tl.sum(lane_sum, 0)
+            if SMOOTH:
+                about += tl.sum(lane_about, 0)
+        edge_e = tl.where(in_edge, _exp(edge_others - shift, ACCURATE), 0.0)
+        S += tl.sum(edge_e, 0)
+        m = own
+        if PARTS > 1:
+            m, S = _exchange(own, S, part, row, pairs, arrivals, PARTS, PARTS_BLOCK)
+        m = tl.where(m == float("-inf"), x_t, m)
+        mean = about / V
+        if part == 0:
+            tl.store(numbers + row, x_t.to(tl.float64))
+            tl.store(numbers + N + row, m.to(tl.float64))
+            tl.store(numbers + 2 * N + row, S.to(tl.float64))
+        if SMOOTH:
+            # each part's share of the mean; x_0 is added once
+            mean += tl.where(part == 0, x_0.to(tl.float64), 0.0)
+            tl.store(numbers + 3 * N + row * PARTS + part, mean)
         if WRITE:
-            edge_g = edge_e * factor - share
+            factor, p_t, gradient_t, lse = _gradient_terms(x_t, m, S)
+            if Z:
+                pull = 1.0 + 2.0 * z_loss * lse
+                gradient_t += (pull - 1.0) * p_t
+                factor *= pull
+            from_each = 0.0 * weight
+            if SMOOTH:
+                from_each = smoothing / V * weight
+                gradient_t += smoothing - smoothing / V
+            factor *= weight
+            # the part's own exponentials are about its own maximum
+            own_factor = factor * _exp(shift - m, True)
+            own_factor = tl.where(own == float("-inf"), factor, own_factor)
+            edge_g = edge_e * own_factor - from_each
             tl.store(gradient + start + edge_column, edge_g.to(out), mask=in_edge)
             if HELD:
-                g = e * factor
+                g = e * own_factor
                 if SMOOTH:
-                    g -= share
+                    g -= from_each
                 tl.store(gradient + begin + columns, g.to(out), mask=inside)
             else:
                 for first in range(0, body, BLOCK):
                     inside = first + columns < body
                     at = begin + first + columns
-                    x = tl.load(
-                        logits + at,
-                        mask=inside,
-                        other=float("-inf"),
-                        eviction_policy="evict_first",
-                    ).to(tl.float32)
+                    x = tl.load(logits + at, mask=inside, other=float("-inf")).to(tl.float32)
                     # above m stands the target alone, and it is overwritten below
                     g = _exp(tl.minimum(x - m, 0.0), ACCURATE) * factor
                     if SMOOTH:
-                        g -= share
+                        g -= from_each
                     tl.store(gradient + at, g.to(out), mask=inside)
             # The target's own element, after every thread has written its part of the row.
+            at_edge = (target < head) | (target >= head + whole * VECTOR)
+            owner = ((body_target >= 0) & (body_target < body)) | ((part == 0) & at_edge)
             tl.debug_barrier()
-            tl.store(gradient + start + target, gradient_t.to(tl.float32).to(out), mask=known)
+            at_target = (gradient_t * weight).to(out)
+            tl.store(gradient + start + target, at_target, mask=known & owner)
+
+
+@triton.jit
+def finish_losses(
+    targets,
+    numbers,
+    losses,
+    partials,
+    counter,
+    total_loss,
+    num_valid,
+    N,
+    V,
+    ignore_index,
+    smoothing,
+    z_loss,
+    ROWS: tl.constexpr,
+    PARTS: tl.constexpr,
+    MEAN: tl.constexpr,
+    LOSSES: tl.constexpr,
+    TOTAL: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    Z: tl.constexpr,
+):
+    """Losses in float64 from (x_t, m, S, mean), and their sum."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    present = rows < N
+    target = tl.load(targets + rows, mask=present, other=ignore_index)
+    counts = target != ignore_index
+    x_t = tl.load(numbers + rows, mask=counts, other=0.0)
+    m = tl.load(numbers + N + rows, mask=counts, other=0.0)
+    S = tl.load(numbers + 2 * N + rows, mask=counts, other=1.0)
+    mean = tl.zeros((ROWS,), tl.float64)
+    if SMOOTH:
+        for part in range(PARTS):
+            mean += tl.load(numbers + 3 * N + rows * PARTS + part, mask=counts, other=0.0)
+    weight = tl.full((ROWS,), 1.0, tl.float64)
+    loss, _, _, _ = _loss_and_factors(x_t, m, S, mean, weight, V, smoothing, z_loss, SMOOTH, Z)
+    loss = tl.where(counts, loss, 0.0)
     if LOSSES:
-        tl.store(losses + row, loss.to(losses.dtype.element_ty))
+        tl.store(losses + rows, loss.to(losses.dtype.element_ty), mask=present)
     if TOTAL:
-        _sum_over_programs(loss, counted, partials, counter, total_loss, num_valid, MEAN)
+        _sum_over_programs(
+            tl.sum(loss),
+            tl.sum(counts.to(tl.float64)),
+            partials,
+            counter,
+            total_loss,
+            num_valid,
+            MEAN,
+        )

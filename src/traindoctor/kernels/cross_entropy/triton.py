@@ -9,29 +9,43 @@ import torch
 import triton
 from torch import Tensor
 
+from traindoctor.kernels import launch as launch_kernel
 from traindoctor.kernels import row_kernels
 from traindoctor.kernels.row_kernels import PER_ROW, SCALAR, UNIT
 
 # Up to this many classes several rows share a program.
 SMALL = 4096
 SMALL_TILE = 4096
+# Rows whose losses one program of `finish_losses` makes.
+FINISHED_ROWS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """How a long row is cut."""
 
-    held: bool
-    """the row stays in registers between the sum and the gradient"""
+    parts: int
+    """programs that share a row"""
     block: int
+    """elements a program works on together; all of its part if `held`"""
     num_warps: int
+    held: bool = True
+    """the part stays in registers between the sum and the gradient"""
+
+
+# Elements of a row that one program holds, and the most programs a row is given: these wait for one
+# another, so they must all fit on the GPU at once with room to spare.
+HELD_ELEMENTS = 16384
+MOST_PARTS = 16
 
 
 def plan(V: int, element_size: int) -> Plan:
     """Measured on an H200; see benchmarks/cross_entropy.py --sweep."""
-    if V <= 32768:
-        return Plan(held=True, block=triton.next_power_of_2(V), num_warps=16 if V > 8192 else 8)
-    return Plan(held=False, block=8192, num_warps=8)
+    parts = triton.cdiv(V, HELD_ELEMENTS)
+    if parts > MOST_PARTS or launch_kernel.INTERPRETED:
+        return Plan(parts=1, block=4096, num_warps=4, held=False)
+    block = triton.next_power_of_2(triton.cdiv(V, parts))
+    return Plan(parts=parts, block=block, num_warps=8 if block <= 8192 else 16)
 
 
 def rows_view(logits: Tensor) -> tuple[Tensor, int, int, int]:
@@ -92,71 +106,95 @@ def launch(
     z_loss: float,
     cut: Plan | None = None,
 ) -> None:
-    """One launch: what is not None is written. `weights`: None for 1, a scalar, or one per row."""
+    """What is not None is written, by one launch for small V, else two. `weights`: None for 1, a scalar, or one per row."""
     if targets.numel() == 0:
         return
     V = logits.shape[-1]
     N = targets.numel()
     logits, inner, stride_outer, stride_inner = rows_view(logits)
+    device = logits.device
+    total = total_loss is not None
     small = V <= SMALL and cut is None
     if small:
         block = triton.next_power_of_2(V)
         rows = max(1, min(64, SMALL_TILE // block))
-        programs = triton.cdiv(N, rows)
     else:
-        programs = N
-    partials = counter = None
-    if total_loss is not None:
-        partials = torch.empty(2 * programs, dtype=torch.float64, device=logits.device)
-        stream = torch.cuda.current_stream(logits.device).cuda_stream if logits.is_cuda else 0
-        counter = _counter(logits.device, stream)
+        rows = FINISHED_ROWS
+    programs = triton.cdiv(N, rows)
+    # A pointer that is not used must still be one.
+    anything = num_valid
+    partials = counter = anything
+    if total:
+        partials = torch.empty(2 * programs, dtype=torch.float64, device=device)
+        stream = torch.cuda.current_stream(device).cuda_stream if logits.is_cuda else 0
+        counter = _counter(device, stream)
+    targets = targets.contiguous()
     kind = UNIT
     if weights is not None:
         kind = SCALAR if weights.dim() == 0 else PER_ROW
-    # A pointer that is not used must still be one.
-    anything = num_valid
-    arguments = (
+        weights = weights.contiguous()
+    read = (
         logits,
         gradient if gradient is not None else logits,
-        targets.contiguous(),
-        weights.contiguous() if weights is not None else anything,
+        targets,
+        weights if weights is not None else anything,
         num_valid,
-        losses if losses is not None else anything,
-        partials if partials is not None else anything,
-        counter if counter is not None else anything,
-        total_loss if total_loss is not None else anything,
-        N,
-        V,
-        inner,
-        stride_outer,
-        stride_inner,
-        ignore_index,
-        label_smoothing,
-        z_loss,
     )
-    switches = {
+    summed = (partials, counter, total_loss if total_loss is not None else anything)
+    sizes = (N, V, inner, stride_outer, stride_inner, ignore_index, label_smoothing, z_loss)
+    gradient_switches = {
         "WRITE": gradient is not None,
         "WEIGHT": kind,
         "MEAN": mean,
-        "LOSSES": losses is not None,
-        "TOTAL": total_loss is not None,
         "SMOOTH": label_smoothing != 0,
         "Z": z_loss != 0,
         "ACCURATE": logits.dtype == torch.float32,
     }
+    loss_switches = {"LOSSES": losses is not None, "TOTAL": total}
+    row_losses = losses if losses is not None else anything
     if small:
-        row_kernels.small_rows[(programs,)](
-            *arguments, ROWS=rows, BLOCK=block, num_warps=4, **switches
+        launch_kernel.launch(
+            row_kernels.small_rows,
+            programs,
+            (*read, row_losses, *summed, *sizes),
+            {"ROWS": rows, "BLOCK": block, **gradient_switches, **loss_switches},
+            num_warps=4,
         )
         return
     cut = cut or plan(V, logits.element_size())
-    row_kernels.long_row[(programs,)](
-        *arguments,
-        VECTOR=16 // logits.element_size(),
-        BLOCK=cut.block,
-        HELD=cut.held,
+    shared = cut.parts > 1
+    numbers = torch.empty(3 + cut.parts, N, dtype=torch.float64, device=device)
+    pairs = torch.empty(2 * cut.parts * N, device=device) if shared else anything
+    arrivals = torch.zeros(N, dtype=torch.int32, device=device) if shared else anything
+    launch_kernel.launch(
+        row_kernels.long_row,
+        N * cut.parts,
+        (*read, numbers, pairs, arrivals, *sizes),
+        {
+            "VECTOR": 16 // logits.element_size(),
+            "BLOCK": cut.block,
+            "HELD": cut.held,
+            "PARTS": cut.parts,
+            "PARTS_BLOCK": triton.next_power_of_2(cut.parts),
+            **gradient_switches,
+        },
         num_warps=cut.num_warps,
-        **switches,
+    )
+    if losses is None and not total:
+        return
+    launch_kernel.launch(
+        row_kernels.finish_losses,
+        programs,
+        (targets, numbers, row_losses, *summed, num_valid, N, V, ignore_index, *sizes[-2:]),
+        {
+            "ROWS": rows,
+            "PARTS": cut.parts,
+            "MEAN": mean,
+            **loss_switches,
+            "SMOOTH": label_smoothing != 0,
+            "Z": z_loss != 0,
+        },
+        num_warps=4,
     )
 
 

@@ -133,7 +133,8 @@ def over_chunks(
     losses = torch.empty(N, dtype=torch.float64, device=device)
     scratch = torch.empty(step, padded.columns, dtype=dtype, device=device)
     dhidden = torch.empty(N, D, dtype=wanted.hidden, device=device) if wanted.hidden else None
-    dweight = torch.zeros(V, D, dtype=dtype, device=device) if wanted.weight else None
+    columns = padded.columns
+    dweight = torch.zeros(columns, D, dtype=dtype, device=device) if wanted.weight else None
     dbias = torch.zeros(V, dtype=torch.float64, device=device) if wanted.bias else None
     for start in range(0, N, step):
         part = slice(start, min(start + step, N))
@@ -156,6 +157,6 @@ def over_chunks(
     del scratch
     return losses, Gradients(
         hidden=dhidden,
-        weight=None if dweight is None else dweight.to(wanted.weight),
+        weight=None if dweight is None else dweight[:V].to(wanted.weight),
         bias=None if dbias is None else dbias.to(wanted.bias),
     )

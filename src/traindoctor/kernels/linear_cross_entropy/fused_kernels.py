@@ -145,7 +145,7 @@ def finish_rows(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     present = rows < n
     S = tl.zeros((ROWS,), tl.float64)
-    for tile in range(0, column_tiles):
+    for tile in range(column_tiles):
         S += tl.load(sums + tile * n + rows, mask=present, other=0.0).to(tl.float64)
     target = tl.load(targets + rows, mask=present, other=ignore_index)
     counts = target != ignore_index

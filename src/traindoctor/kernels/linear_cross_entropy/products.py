@@ -77,23 +77,10 @@ class PaddedWeight:
     def add_weight_gradient(
         self, total: Tensor, dlogits: Tensor, hidden: Tensor, first: bool
     ) -> None:
-        """total (V, D) += dlogits.T @ hidden; the first call overwrites what total holds."""
-        if self.tail is None:
-            _accumulate(total, dlogits, hidden, first)
-            return
-        if self.body:
-            _accumulate(total[: self.body], dlogits[:, : self.body], hidden, first)
-        rest = mm(dlogits[:, self.body :].t(), hidden)[: self.V - self.body]
-        if first:
-            total[self.body :] = rest
+        """total (columns, D) += dlogits.T @ hidden; the first call overwrites what total holds."""
+        if not first:
+            add_mm_(total, dlogits.t(), hidden)
+        elif total.dtype == dlogits.dtype:
+            torch.mm(dlogits.t(), hidden, out=total)
         else:
-            total[self.body :] += rest
-
-
-def _accumulate(total: Tensor, dlogits: Tensor, hidden: Tensor, first: bool) -> None:
-    if not first:
-        add_mm_(total, dlogits.t(), hidden)
-    elif total.dtype == dlogits.dtype:
-        torch.mm(dlogits.t(), hidden, out=total)
-    else:
-        mm(dlogits.t(), hidden, out=total)
+            mm(dlogits.t(), hidden, out=total)

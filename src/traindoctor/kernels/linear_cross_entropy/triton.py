@@ -13,13 +13,14 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from traindoctor.kernels.cross_entropy.triton import launch
+from traindoctor.kernels.cross_entropy.triton import launch as launch_rows
+from traindoctor.kernels.launch import launch
 from traindoctor.kernels.linear_cross_entropy import fused_kernels
 from traindoctor.kernels.linear_cross_entropy.chunked import Gradients, Wanted, over_chunks
 from traindoctor.kernels.linear_cross_entropy.products import ALIGNMENT, PaddedWeight, mm
 
-# Logits of a row that are looked at to place c (fused_kernels.py); 1 % of the product at V = 50257.
-SAMPLES = 512
+# Logits of a row that are looked at to place c (fused_kernels.py); half a percent of the product at V = 50257.
+SAMPLES = 256
 # The weight's gradient is added up in float32 up to this size; beyond it, in the weight's dtype over
 # few and large chunks (each product still accumulates in float32), because the buffer would outweigh
 # everything the fusion saves.
@@ -42,9 +43,12 @@ class Tiles:
     num_warps: int = 8
     num_stages: int = 3
     persistent: bool = False
+    """one program per multiprocessor walks over the tiles: pays where D is small and tiles are short"""
 
 
-TILES = Tiles()
+def tiles_for(D: int) -> Tiles:
+    """The fastest shape for a width."""
+    return Tiles(persistent=D <= 2048)
 
 
 def losses_and_gradients(
@@ -76,7 +80,7 @@ def losses_and_gradients(
 
     def rows(x: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
         losses = torch.empty(len(x), dtype=torch.float64, device=x.device)
-        launch(
+        launch_rows(
             x,
             targets,
             gradient=None if weights is None else x,
@@ -115,24 +119,25 @@ def fused(
     tiles: Tiles | None = None,
 ) -> tuple[Tensor, Gradients]:
     """The bfloat16 path."""
-    tiles = tiles or TILES
+    tiles = tiles or tiles_for(hidden.shape[1])
     (N, D), V = hidden.shape, weight.shape[0]
     device = hidden.device
     store = bool(wanted)
     padded = PaddedWeight(weight)
     columns = triton.cdiv(V, ALIGNMENT) * ALIGNMENT
-    losses = torch.zeros(N, dtype=torch.float64, device=device)
-    dhidden = torch.zeros(N, D, dtype=wanted.hidden, device=device) if wanted.hidden else None
+    losses = torch.empty(N, dtype=torch.float64, device=device)
+    dhidden = torch.empty(N, D, dtype=wanted.hidden, device=device) if wanted.hidden else None
     dweight = None
     if wanted.weight:
         exact = wanted.weight != torch.bfloat16 or 4 * V * D <= LARGEST_FLOAT32_GRADIENT
         dtype = torch.float32 if exact else torch.bfloat16
-        dweight = torch.empty(V, D, dtype=dtype, device=device)
+        dweight = torch.empty(padded.columns, D, dtype=dtype, device=device)
+        if N == 0:
+            dweight.zero_()
     dbias = torch.zeros(V, dtype=torch.float32, device=device) if wanted.bias else None
+    target_logits, reference = references(hidden, weight, bias, targets, ignore_index)
     step = min(rows_per_chunk(N, V, D), max(N, 1))
     E = torch.empty(step if store else 1, columns, dtype=torch.bfloat16, device=device)
-    if N == 0 and dweight is not None:
-        dweight.zero_()
     for start in range(0, N, step):
         part = slice(start, min(start + step, N))
         h = hidden[part]
@@ -142,6 +147,8 @@ def fused(
             weight,
             bias,
             targets[part],
+            target_logits[part],
+            reference[part],
             weights[part] if weights is not None and store else None,
             losses[part],
             e,
@@ -161,10 +168,11 @@ def fused(
             padded.add_weight_gradient(dweight, e, scaled, first=start == 0)
         if dbias is not None:
             dbias += _column_sums(e, factors)[:V]
-    del E
+    # Their memory is wanted for the gradient in the weight's own dtype.
+    E = e = torch.empty(0)
     return losses, Gradients(
         hidden=dhidden,
-        weight=None if dweight is None else dweight.to(wanted.weight),
+        weight=None if dweight is None else dweight[:V].to(wanted.weight),
         bias=None if dbias is None else dbias.to(wanted.bias),
     )
 
@@ -178,11 +186,51 @@ def _column_sums(e: Tensor, factors: Tensor) -> Tensor:
     return mm(e.t(), both).sum(1)
 
 
+def references(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """The target's logit x_t and a number c near the largest logit, for every row, in float32."""
+    (N, D), V = hidden.shape, weight.shape[0]
+    numbers = torch.empty(2, N, dtype=torch.float32, device=hidden.device)
+    if N == 0:
+        return numbers[0], numbers[1]
+    sample_step = triton.cdiv(V, SAMPLES)
+    sample = mm(hidden, weight[::sample_step].t())  # (N, about SAMPLES)
+    num_samples = sample.shape[1]
+    launch(
+        fused_kernels.references,
+        N,
+        (
+            hidden,
+            weight,
+            bias if bias is not None else sample,
+            targets,
+            sample,
+            numbers[0],
+            numbers[1],
+            V,
+            D,
+            num_samples,
+            sample_step,
+            ignore_index,
+        ),
+        {
+            "BLOCK": min(1024, triton.next_power_of_2(D)),
+            "SAMPLES": triton.next_power_of_2(num_samples),
+            "BIAS": bias is not None,
+        },
+        num_warps=4,
+    )
+    return numbers[0], numbers[1]
+
+
 def exponentials(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
+    target_logits: Tensor,
+    reference: Tensor,
     weights: Tensor | None,
     losses: Tensor,
     E: Tensor,
@@ -196,98 +244,73 @@ def exponentials(
     device = hidden.device
     columns = E.shape[1]
     store = weights is not None
-    sample_step = triton.cdiv(V, SAMPLES)
-    sample = mm(hidden, weight[::sample_step].t())  # (n, about SAMPLES)
-    num_samples = sample.shape[1]
     column_tiles = triton.cdiv(columns, tiles.classes)
-    numbers = torch.empty(3, n, dtype=torch.float32, device=device)
-    target_logits, reference, factors = numbers
+    factors = torch.empty(n, dtype=torch.float32, device=device)
     sums = torch.empty(column_tiles, n, dtype=torch.float32, device=device)
     broken = torch.empty(n, dtype=torch.int8, device=device)
     some = bias if bias is not None else sums
-    fused_kernels.references[(n,)](
-        hidden,
-        weight,
-        some,
-        targets,
-        sample,
-        target_logits,
-        reference,
-        V,
-        D,
-        num_samples,
-        sample_step,
-        ignore_index,
-        BLOCK=min(1024, triton.next_power_of_2(D)),
-        SAMPLES=triton.next_power_of_2(num_samples),
-        BIAS=bias is not None,
-        num_warps=4,
-    )
+    row_weights = weights if weights is not None else sums
     grid = triton.cdiv(n, tiles.rows) * column_tiles
     if tiles.persistent and hidden.is_cuda:
         grid = min(grid, torch.cuda.get_device_properties(device).multi_processor_count)
-    fused_kernels.exp_logits[(grid,)](
-        TensorDescriptor.from_tensor(hidden, [tiles.rows, tiles.width]),
-        TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width]),
-        TensorDescriptor.from_tensor(E, [tiles.rows, tiles.classes]),
-        some,
-        targets,
-        reference,
-        sums,
-        n,
-        V,
-        D,
-        columns,
-        ignore_index,
-        BLOCK_N=tiles.rows,
-        BLOCK_V=tiles.classes,
-        BLOCK_D=tiles.width,
-        STORE=store,
-        BIAS=bias is not None,
-        FLATTEN=tiles.persistent,
+    launch(
+        fused_kernels.exp_logits,
+        grid,
+        (
+            TensorDescriptor.from_tensor(hidden, [tiles.rows, tiles.width]),
+            TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width]),
+            TensorDescriptor.from_tensor(E, [tiles.rows, tiles.classes]),
+            some,
+            targets,
+            reference,
+            sums,
+            n,
+            V,
+            D,
+            columns,
+            ignore_index,
+        ),
+        {
+            "BLOCK_N": tiles.rows,
+            "BLOCK_V": tiles.classes,
+            "BLOCK_D": tiles.width,
+            "STORE": store,
+            "BIAS": bias is not None,
+            "FLATTEN": tiles.persistent,
+        },
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
-    row_weights = weights if weights is not None else sums
-    fused_kernels.finish_rows[(triton.cdiv(n, 32),)](
-        target_logits,
-        reference,
-        sums,
-        targets,
-        row_weights,
-        losses,
-        factors,
-        E,
-        broken,
-        n,
-        V,
-        columns,
-        column_tiles,
-        ignore_index,
-        z_loss,
-        ROWS=32,
-        STORE=store,
+    of_rows = (row_weights, losses, factors, E, broken)
+    launch(
+        fused_kernels.finish_rows,
+        triton.cdiv(n, 32),
+        (
+            target_logits,
+            reference,
+            sums,
+            targets,
+            *of_rows,
+            n,
+            V,
+            columns,
+            column_tiles,
+            ignore_index,
+            z_loss,
+        ),
+        {"ROWS": 32, "STORE": store},
         num_warps=1,
     )
-    fused_kernels.repair[(n,)](
-        hidden,
-        weight,
-        some,
-        targets,
-        target_logits,
-        row_weights,
-        losses,
-        factors,
-        E,
-        broken,
-        V,
-        D,
-        columns,
-        z_loss,
-        BLOCK_V=64,
-        BLOCK_D=min(128, triton.next_power_of_2(D)),
-        STORE=store,
-        BIAS=bias is not None,
+    launch(
+        fused_kernels.repair,
+        n,
+        (hidden, weight, some, targets, target_logits, *of_rows, V, D, columns, z_loss),
+        {
+            "BLOCK_V": 64,
+            "BLOCK_D": min(128, triton.next_power_of_2(D)),
+            "STORE": store,
+            "BIAS": bias is not None,
+        },
         num_warps=4,
     )
     return factors
