@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -123,6 +123,51 @@ def evaluate(tape: StepTape, ref: Ref) -> Tensor:
         return runner.run(tape.needed([ref]), {ref})[ref]
 
 
+def visit(
+    tape: StepTape,
+    look: Callable[[Op, Any, Sequence[Tensor]], bool],
+    *,
+    parameters: Mapping[str, Tensor] | None = None,
+    batch: Mapping[Ref, Tensor] | None = None,
+    substitute: Mapping[Ref, Tensor] | None = None,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Runs every op of the step, also those off the way to the loss, until `look(op, inputs, outputs)` is True."""
+    runner = _Runner(tape, dtype, False, False, False, dict(substitute or {}))
+    if batch is not None:
+        runner.put_batch(batch)
+    runner.put_leaves(parameters or {})
+    runner.look = look
+    with quiet(), _restored():
+        runner.run(tape.ops, set())
+
+
+def values_before(tape: StepTape, call: FunctionCall) -> dict[Ref, Tensor]:
+    """The tensors that a Function was called with, as they were then."""
+    refs = set(refs_in((call.args, call.kwargs)))
+    first = min(op.number for op in tape.ops if op.users_function is call)
+    runner = _Runner(tape, None, False, False, False, {})
+    runner.put_leaves({})
+    with quiet(), _restored():
+        return runner.run([op for op in tape.needed(refs) if op.number < first], refs)
+
+
+def look_inside(
+    tape: StepTape,
+    call: FunctionCall,
+    values: Mapping[Ref, Tensor],
+    *,
+    dtype: torch.dtype | None = None,
+) -> dict[Ref, Tensor]:
+    """The forward of one Function, run op by op with autograd on: outputs by Ref."""
+    runner = _Runner(tape, dtype, True, False, True, {})
+    runner.put_leaves({})
+    runner.env.update(values)
+    ops = [op for op in tape.ops if op.users_function is call]
+    with quiet(), _restored():
+        return runner.run(ops, set(call.outputs))
+
+
 class _Runner:
     """The state of one run."""
 
@@ -142,6 +187,8 @@ class _Runner:
         self.gradients = gradients
         self.substitute = substitute
         self.indices: dict[Op, Tensor] = {}
+        self.look: Callable[[Op, Any, Sequence[Tensor]], bool] | None = None
+        self.stopped = False
         self.own_random = True
         """Each op draws from the state it had; else all draw on from the one that was given."""
         self.leaves: dict[str, Tensor] = {}
@@ -189,6 +236,8 @@ class _Runner:
                 raise ReplayError(
                     f"{op.name}{place} cannot be run again: {type(error).__name__}: {error}"
                 ) from error
+            if self.stopped:
+                return {}
             for ref in dying.get(number, ()):
                 self.env.pop(ref, None)
         for ref in wanted:
@@ -233,6 +282,8 @@ class _Runner:
         else:
             result = func(*args, **kwargs)
         outputs = [result] if isinstance(result, Tensor) else list(tensors_in(result))
+        if self.look is not None and not op.synthetic:
+            self.stopped = self.look(op, (args, kwargs), outputs)
         for ref, value in zip(op.outputs, outputs):
             if ref is None:
                 continue

@@ -1,0 +1,199 @@
+"""Exam: each autograd.Function of the user's, alone: is its backward the derivative of its forward?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.numerics.finite_difference import directional_test
+from traindoctor.replay.compare import compare
+from traindoctor.replay.execute import look_inside, values_before
+from traindoctor.replay.ops import FunctionCall, Ref, refs_in, replace
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+# A Function called in every layer is one Function: so many different ones are tested, each once.
+MAX_FUNCTIONS = 12
+
+
+@exam(name="functions_alone", title="Each hand-written Function's backward", cost=2)
+def functions_alone(patient: Patient) -> Mapping[str, Any]:
+    """`functions`: per Function name, line, difference, factor, pattern and by which test."""
+    tape = patient.first_tape
+    assert tape is not None
+    calls: dict[tuple[str, str | None], FunctionCall] = {}
+    for call in tape.functions:
+        calls.setdefault((call.name, call.line), call)
+    if not calls:
+        raise NotApplicable("the step calls no autograd.Function of the user's")
+    results = []
+    for call in list(calls.values())[:MAX_FUNCTIONS]:
+        try:
+            results.append(examine(tape, call))
+        except (ReplayError, RuntimeError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            results.append({"name": call.name, "line": call.line, "test": "none", "reason": reason})
+    return {"functions": results}
+
+
+def examine(tape: StepTape, call: FunctionCall) -> dict[str, Any]:
+    values = values_before(tape, call)
+    base = {"name": call.name, "line": call.line}
+    if not call.outputs:
+        return {**base, "test": "none", "reason": "no output of it takes part in a gradient"}
+    live = [ref for ref in refs_in((call.args, call.kwargs)) if values[ref].is_floating_point()]
+    if not live:
+        return {**base, "test": "none", "reason": "it has no floating input"}
+    if call.escapes or not _sees_the_same(tape, call, values):
+        return {**base, **_by_differences(call, values, live)}
+    return {**base, **_by_tape(tape, call, values, live)}
+
+
+def _apply(call: FunctionCall, values: Mapping[Ref, Tensor]) -> tuple[Tensor, ...]:
+    args = replace(call.args, Ref, values.__getitem__)
+    kwargs = replace(call.kwargs, Ref, values.__getitem__)
+    with torch.enable_grad():
+        result = call.cls.apply(*args, **kwargs)  # type: ignore[attr-defined]
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def _leaves(values: Mapping[Ref, Tensor], live: list[Ref]) -> dict[Ref, Tensor]:
+    """Fresh leaves; a clone of each, since a forward may write to what it is given."""
+    return {
+        ref: value.detach().clone().requires_grad_() if ref in live else value.detach().clone()
+        for ref, value in values.items()
+    }
+
+
+def _sees_the_same(tape: StepTape, call: FunctionCall, values: Mapping[Ref, Tensor]) -> bool:
+    """Looking inside gives what the call gives: nothing was computed out of torch's sight."""
+    inside = look_inside(tape, call, {ref: v.detach().clone() for ref, v in values.items()})
+    outside = _apply(call, {ref: v.detach().clone() for ref, v in values.items()})
+    for ref, place in call.outputs.items():
+        a, b = inside[ref].detach().double(), outside[place].detach().double()
+        if a.shape != b.shape or not torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True):
+            return False
+    return True
+
+
+def _cotangents(call: FunctionCall, outputs: Mapping[Ref, Tensor]) -> dict[Ref, Tensor]:
+    generator = torch.Generator().manual_seed(call.number)
+    return {
+        ref: torch.randn(out.shape, generator=generator).to(out)
+        for ref, out in outputs.items()
+        if out.requires_grad
+    }
+
+
+def _by_tape(
+    tape: StepTape, call: FunctionCall, values: Mapping[Ref, Tensor], live: list[Ref]
+) -> dict[str, Any]:
+    mine = _leaves(values, live)
+    # The views keep a Function that writes to its input from writing to a leaf.
+    inside = look_inside(tape, call, {r: v.view_as(v) for r, v in mine.items()})
+    cotangents = _cotangents(call, inside)
+    reference = _pull(inside, cotangents, mine, live)
+    theirs = _leaves(values, live)
+    outputs = _apply(call, {r: v.view_as(v) for r, v in theirs.items()})
+    outside = {ref: outputs[place] for ref, place in call.outputs.items()}
+    given = _pull(outside, cotangents or _cotangents(call, outside), theirs, live)
+    parts = []
+    for number, ref in enumerate(live):
+        a, r = given[ref], reference[ref]
+        if a is None and (r is None or not bool(r.any())):
+            continue
+        template = a if a is not None else r
+        assert template is not None
+        a = torch.zeros_like(template) if a is None else a
+        r = torch.zeros_like(template) if r is None else r
+        parts.append(compare(f"input {number}", a, r))
+    worst = max(
+        parts, key=lambda p: p.difference if math.isfinite(p.difference) else 1e30, default=None
+    )
+    surrogate = worst is not None and all(part.reference_norm == 0 for part in parts)
+    return {
+        "test": "tape",
+        "difference": 0.0 if worst is None else worst.difference,
+        "noise": 8 * max(torch.finfo(values[ref].dtype).eps for ref in live),
+        "factor": None if worst is None or not worst.residue < 1e-3 else worst.factor,
+        "pattern": "equal" if worst is None else worst.pattern,
+        "inputs": [part.as_dict() for part in parts],
+        "identity": _is_identity(values, live, outside),
+        "surrogate": surrogate,
+    }
+
+
+def _pull(
+    outputs: Mapping[Ref, Tensor],
+    cotangents: Mapping[Ref, Tensor],
+    leaves: Mapping[Ref, Tensor],
+    live: list[Ref],
+) -> dict[Ref, Tensor | None]:
+    chosen = [ref for ref in cotangents if outputs[ref].requires_grad]
+    if not chosen:
+        return dict.fromkeys(live)
+    found = torch.autograd.grad(
+        [outputs[ref] for ref in chosen],
+        [leaves[ref] for ref in live],
+        [cotangents[ref] for ref in chosen],
+        allow_unused=True,
+    )
+    return dict(zip(live, found))
+
+
+def _is_identity(
+    values: Mapping[Ref, Tensor], live: list[Ref], outputs: Mapping[Ref, Tensor]
+) -> bool:
+    """Forward gives its input back: a Function that only changes gradients does so on purpose."""
+    return bool(outputs) and all(
+        any(
+            out.shape == values[ref].shape and torch.equal(out.detach(), values[ref])
+            for ref in live
+        )
+        for out in outputs.values()
+    )
+
+
+def _by_differences(
+    call: FunctionCall, values: Mapping[Ref, Tensor], live: list[Ref]
+) -> dict[str, Any]:
+    """What torch cannot see into is tested from outside, in float64 if the Function takes it."""
+
+    def function(*tensors: Tensor) -> Tensor:
+        # The Function gets its own dtype where it knows no other.
+        swapped = {**values, **dict(zip(live, tensors))}
+        total = sum(
+            (out * cotangent(out)).sum() for out in _apply(call, swapped) if out.is_floating_point()
+        )
+        return total  # type: ignore[return-value]
+
+    def cotangent(out: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(call.number)
+        return torch.randn(out.shape, generator=generator).to(out)
+
+    inputs = [values[ref].detach() for ref in live]
+    try:
+        doubled = [value.double() for value in inputs]
+        if function(*doubled).dtype != torch.float64:
+            raise RuntimeError("the Function does not compute in float64")
+        inputs = doubled
+    except (RuntimeError, TypeError, ValueError, AssertionError):
+        pass
+    test = directional_test(function, inputs)
+    return {
+        "test": "finite differences",
+        "difference": test.difference,
+        "noise": test.noise,
+        "factor": test.factor,
+        "pattern": test.pattern,
+        "identity": False,
+        "surrogate": False,
+    }

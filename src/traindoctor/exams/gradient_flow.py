@@ -1,0 +1,165 @@
+"""Exam: do all trainable parameters that shape the loss get a gradient, and if not, where does it stop?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.execute import CUTS
+from traindoctor.replay.ops import PARAMETER, Op
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+# Values pass, gradients do not.
+STEPS_LIKE = frozenset(
+    "argmax argmin round sign floor ceil trunc heaviside one_hot argsort eq ne lt gt le ge __gt__ __lt__ "
+    "__ge__ __le__ __eq__ __ne__ long int bool topk multinomial bernoulli tensor".split()
+)
+MAX_NAMES = 12
+
+
+@exam(name="gradient_flow", title="Which parameters get a gradient", cost=5)
+def gradient_flow(patient: Patient) -> Mapping[str, Any]:
+    """`blocked`: trainable parameters without gradient on every taped step, though the loss moves with them."""
+    tapes = [tape for tape in patient.tapes.values() if tape.roots]
+    if not tapes:
+        raise NotApplicable("no step could be taped")
+    tape = tapes[-1]
+    if tape.gaps:
+        raise ReplayError(tape.gaps[0])
+    meant = trained(patient)
+    silent = [
+        name
+        for name in tape.parameters
+        if all(no_gradient(t.fresh.get(name)) for t in tapes) and (not meant or name in meant)
+    ]
+    on_tape = [name for name in tape.parameters if not meant or name in meant]
+    through = tape.replay(gradients=True, look_through=True).gradients() if silent else {}
+    hidden = [name for name in silent if not no_gradient(through.get(name))]
+    dark = [name for name in silent if name not in hidden]
+    moving = hidden + values_that_matter(tape, dark)
+    return {
+        "step": tape.step,
+        "trainable": len(on_tape),
+        "silent": len(silent),
+        "blocked": len(moving),
+        "names": moving[:MAX_NAMES],
+        "cuts": cuts(tape, moving),
+        "escapes": [
+            {"function": name, "line": line, "module": module}
+            for name, line, module in tape.escapes[:5]
+        ],
+        "share_of_gradient": hidden_share(through, hidden),
+        "in_optimizer": bool(meant),
+        "missing": missing(patient, tape),
+    }
+
+
+def trained(patient: Patient) -> set[str]:
+    """Names that an optimizer holds; a network that none holds is not meant to learn (a teacher, a target)."""
+    return {
+        patient.names.of(parameter)
+        for optimizer in patient.optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad
+    }
+
+
+def missing(patient: Patient, tape: StepTape) -> list[str]:
+    """Trainable parameters of the model that the step does not use at all."""
+    if patient.model is None:
+        return []
+    names = [patient.names.of(p) for p in patient.model.parameters() if p.requires_grad]
+    return [name for name in dict.fromkeys(names) if name not in tape.parameters][:MAX_NAMES]
+
+
+def no_gradient(gradient: Tensor | None) -> bool:
+    return gradient is None or not bool(gradient.any())
+
+
+def hidden_share(gradients: Mapping[str, Tensor | None], hidden: Iterable[str]) -> float:
+    """How much of the whole (looked-through) gradient the blocked parameters would have."""
+    hidden = set(hidden)
+    total = part = 0.0
+    for name, gradient in gradients.items():
+        if gradient is not None:
+            square = float(gradient.double().square().sum())
+            total += square
+            part += square if name in hidden else 0.0
+    return math.sqrt(part / total) if total else 0.0
+
+
+def values_that_matter(tape: StepTape, names: list[str]) -> list[str]:
+    """Of parameters with no gradient at all: those whose value still moves the loss (argmax, numpy, item)."""
+    if not names:
+        return []
+    generator = torch.Generator().manual_seed(0)
+
+    def moves(chosen: list[str]) -> bool:
+        other = {}
+        for name in chosen:
+            value = tape.parameters[name].value
+            noise = torch.randn(value.shape, generator=generator).to(value)
+            other[name] = value + noise * (value.double().square().mean().sqrt() + 0.1).to(value)
+        try:
+            replayed = tape.replay(parameters=other)
+        except ReplayError:
+            return False
+        changed = sum(float(root) for root in replayed.roots)
+        return changed != sum(root.value for root in tape.roots)
+
+    if not moves(names):
+        return []
+    return [name for name in names[:MAX_NAMES] if moves([name])]
+
+
+def cuts(tape: StepTape, blocked: list[str]) -> list[dict[str, Any]]:
+    """The ops that stop the gradients of the blocked parameters, the one that stops most of them first."""
+    if not blocked:
+        return []
+    roots = [root.ref for root in tape.roots if root.ref is not None]
+    reaching = tape.needed(roots)
+    behind: dict[int, set[str]] = {}
+    for name in blocked:
+        leaf = tape.parameters[name].ref
+        behind.setdefault(tape.geometry[leaf.index].storage, set()).add(name)
+    found: dict[tuple[str, str | None, str | None], set[str]] = {}
+    for op in reaching:
+        names = set().union(*(behind.get(tape.geometry[r.index].storage, set()) for r in op.inputs))
+        if not names:
+            continue
+        kind = stops(op)
+        if kind is not None:
+            found.setdefault((kind, op.line or op.library_line, op.module), set()).update(names)
+            if kind != "no_grad":
+                continue
+        for ref in (*op.outputs, *op.writes):
+            if ref is not None:
+                behind.setdefault(tape.geometry[ref.index].storage, set()).update(names)
+    ranked = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [
+        {"kind": kind, "line": line, "module": module, "parameters": len(names)}
+        for (kind, line, module), names in ranked[:4]
+    ]
+
+
+def stops(op: Op) -> str | None:
+    """How the op stops a gradient, None if it does not."""
+    if not op.hangs_on & PARAMETER or op.synthetic:
+        return None
+    if op.name in CUTS:
+        return "detach" if op.name != "data" else ".data"
+    if op.name in STEPS_LIKE:
+        return op.name.strip("_")
+    if op.function is None and not op.grad_enabled:
+        return "no_grad"
+    return None

@@ -1,0 +1,85 @@
+"""Exam: with which factor does each loss enter the gradient of the step?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from traindoctor.errors import ReplayError
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.ops import Ref
+from traindoctor.replay.sites import LossSite, by_line, valid_count
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+
+@exam(name="loss_coefficient", title="Weight of each loss in the step", cost=3)
+def loss_coefficient(patient: Patient) -> Mapping[str, Any]:
+    """Per place in the script: the sum over the step of d(root)/d(mean loss per target); 1 is a plain mean."""
+    tape = patient.tape
+    assert tape is not None
+    sites = [site for site in tape.loss_sites if site.in_root]
+    if not sites:
+        raise NotApplicable("the step calls no loss function that is known")
+    if not tape.faithful < 1e-4:
+        raise ReplayError(f"the replayed loss is off by {tape.faithful:.1e}")
+    outputs = {site: ref for site in sites if (ref := site.op.outputs[0]) is not None}
+    replay = tape.replay(gradients=True, want=list(outputs.values()))
+    weights = coefficients(replay.roots, {ref: replay[ref] for ref in outputs.values()})
+    groups = []
+    for calls in by_line(sites).values():
+        known = [site for site in calls if weights.get(outputs.get(site)) is not None]
+        if known:
+            groups.append(describe(tape, known, [weights[outputs[site]] for site in known]))
+    if not groups:
+        raise NotApplicable("no gradient reaches a loss function")
+    arrived = tape.arrived
+    return {
+        "step": tape.step,
+        "groups": groups,
+        "main": max(groups, key=lambda group: abs(group["coefficient"])),
+        "backwards": len(tape.roots),
+        "scale": tape.roots[0].scale,
+        "arrived": None if arrived is None else arrived[0],
+        "arrived_cosine": None if arrived is None else arrived[1],
+    }
+
+
+def coefficients(
+    roots: list[torch.Tensor], values: Mapping[Ref, torch.Tensor]
+) -> dict[Ref, float | None]:
+    """Per Ref the sum of the entries of d(sum of roots)/d(value)."""
+    live = {ref: value for ref, value in values.items() if value.requires_grad}
+    total: dict[Ref, float | None] = {}
+    for root in roots:
+        if not root.requires_grad or not live:
+            continue
+        found = torch.autograd.grad(root, list(live.values()), retain_graph=True, allow_unused=True)
+        for ref, gradient in zip(live, found):
+            if gradient is not None:
+                total[ref] = (total.get(ref) or 0.0) + float(gradient.double().sum())
+    return total
+
+
+def describe(tape: StepTape, calls: list[LossSite], weights: list[float | None]) -> dict[str, Any]:
+    scale = tape.roots[0].scale
+    total = 0.0
+    for site, weight in zip(calls, weights):
+        assert weight is not None
+        per_mean = weight * valid_count(site) if site.reduction == "sum" else weight
+        total += abs(per_mean) / scale
+    first = calls[0]
+    return {
+        "line": first.line or first.op.library_line,
+        "kind": first.kind,
+        "reduction": first.reduction,
+        "calls": len(calls),
+        "coefficient": total,
+        "valid": sum(valid_count(site) for site in calls) / len(calls),
+        "rows": len(first.targets),
+        "written_by_hand": first.kind.endswith(("gather", "one_hot")),
+    }

@@ -1,0 +1,105 @@
+"""Exam: is what the script prints what it optimises?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.ops import DATA, Read, Ref
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+# Scalars of one step that are looked at; scripts that print more print norms.
+MAX_READS = 12
+
+
+@exam(name="printed_loss", title="Printed loss against the optimised one", cost=4)
+def printed_loss(patient: Patient) -> Mapping[str, Any]:
+    """`cosine`: of the given gradient with its projection on the gradients of the scalars that were read."""
+    reasons = []
+    for step in sorted(patient.tapes, reverse=True):
+        tape = patient.tapes[step]
+        try:
+            return judge(tape)
+        except (NotApplicable, ReplayError) as reason:
+            reasons.append(f"step {step}: {reason}")
+    raise NotApplicable("; ".join(reasons[:2]))
+
+
+def judge(tape: StepTape) -> dict[str, Any]:
+    if tape.gaps:
+        raise ReplayError(tape.gaps[0])
+    if tape.world_size > 1:
+        raise NotApplicable("each rank prints its own loss, the gradient is the mean over ranks")
+    reads = [read for read in tape.reads[:MAX_READS] if is_a_loss(tape, read)]
+    if not reads:
+        raise NotApplicable("no loss was read by the script in this step")
+    # Scripts read `loss.detach()`: the looked-through gradient of what is read, against what was given.
+    replay = tape.replay(gradients=True, look_through=True, want=[read.ref for read in reads])
+    columns = []
+    for read in reads:
+        value = replay[read.ref]
+        if value.requires_grad:
+            columns.append((read, replay.gradients_of(value.sum())))
+    given = {name: g for name, g in tape.fresh.items() if g is not None}
+    columns = [(r, g) for r, g in columns if any(v is not None and v.any() for v in g.values())]
+    if not columns or not given:
+        raise NotApplicable("what the script reads has no gradient")
+    names = list(given)
+    target = flat(given, names, given)
+    matrix = torch.stack([flat(gradients, names, given) for _, gradients in columns])
+    cosines = [float(torch.cosine_similarity(target, row, dim=0)) for row in matrix]
+    return {
+        "step": tape.step,
+        "cosine": projection(target, matrix),
+        "best_single": max(cosines),
+        "reads": [
+            {"value": read.value, "cosine": cosine, "line": line_of(tape, read.ref)}
+            for (read, _), cosine in zip(columns, cosines)
+        ],
+        "optimised": [
+            {"value": root.value / root.scale, "line": line_of(tape, root.ref)}
+            for root in tape.roots
+        ],
+        "faithful": tape.faithful,
+    }
+
+
+def is_a_loss(tape: StepTape, read: Read) -> bool:
+    """It hangs on data, and predictions meet targets on the way to it: a norm of weights or activations does not."""
+    ops = tape.needed([read.ref])
+    if not any(op.hangs_on & DATA for op in ops):
+        return False
+    numbers = {op.number for op in ops}
+    return any(site.op.number in numbers for site in tape.loss_sites)
+
+
+def flat(
+    gradients: Mapping[str, Tensor | None], names: list[str], like: Mapping[str, Tensor]
+) -> Tensor:
+    parts = []
+    for name in names:
+        gradient = gradients.get(name)
+        part = torch.zeros_like(like[name]) if gradient is None else gradient
+        parts.append(part.reshape(-1).double())
+    return torch.cat(parts)
+
+
+def projection(target: Tensor, rows: Tensor) -> float:
+    """Cosine between the target and its best combination of the rows: terms may be printed one by one."""
+    scaled = rows / rows.norm(dim=1, keepdim=True)
+    weights = torch.linalg.lstsq(scaled.T, target[:, None]).solution[:, 0]
+    best = scaled.T @ weights
+    return float(torch.cosine_similarity(target, best, dim=0)) if bool(best.any()) else 0.0
+
+
+def line_of(tape: StepTape, ref: Ref | None) -> str | None:
+    op = tape.producer.get(ref) if ref is not None else None
+    return None if op is None else op.line or op.library_line

@@ -1,0 +1,108 @@
+"""Exam: is the gradient that the optimizer gets the gradient of the loss that was computed?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from traindoctor.errors import ReplayError
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.compare import compare_all
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+# The replay must be the step: bit for bit as a rule, rounding of fused kernels at most.
+FAITHFUL = 1e-5
+# Right gradients differ by 0 (80 of 88 runs) to 9e-7 in float32: about eight roundings.
+ROUNDINGS = 8
+# Above it the float64 gradient is asked how well the step is conditioned.
+SUSPICIOUS = 1e-5
+NUM_WORST = 5
+
+
+@exam(name="tape_gradient", title="Gradient against the replayed step's own", cost=3)
+def tape_gradient(patient: Patient) -> Mapping[str, Any]:
+    """`difference`: the largest over the taped steps, relative; `noise` beside it; details under `steps`."""
+    steps, refusals = [], []
+    for step in sorted(patient.tapes):
+        try:
+            steps.append(judge(patient.tapes[step]))
+        except ReplayError as reason:
+            refusals.append(f"step {step}: {reason}")
+    if not steps:
+        raise NotApplicable("; ".join(refusals[:2]) or "no step could be taped")
+    worst = max(steps, key=lambda item: item["difference"] / item["noise"])
+    return {**worst, "steps": steps, "refusals": refusals}
+
+
+def judge(tape: StepTape) -> dict[str, Any]:
+    if tape.gaps:
+        raise ReplayError(tape.gaps[0])
+    faithful = tape.faithful
+    if not faithful <= FAITHFUL:
+        raise ReplayError(
+            f"the replayed loss is off by {faithful:.1e}: the tape is not the whole step"
+        )
+    if not math.isfinite(tape.loss):
+        raise ReplayError("the loss is not finite")
+    if not any(gradient is not None for gradient in tape.fresh.values()):
+        raise ReplayError("no gradient was given")
+    reference = tape.replay(gradients=True).gradients()
+    whole, parts = compare_all(tape.fresh, reference)
+    difference = max([whole, *(part.difference for part in parts)])
+    noise = ROUNDINGS * rounding(tape)
+    if difference > SUSPICIOUS:
+        noise = max(noise, conditioning(tape, reference))
+    leftover, _ = compare_all(tape.given, tape.fresh)
+    hooked = [name for name, leaf in tape.parameters.items() if leaf.hooked]
+    return {
+        "step": tape.step,
+        "difference": difference,
+        "whole": whole,
+        "noise": noise,
+        "faithful": faithful,
+        "worst": [part.as_dict() for part in parts[:NUM_WORST]],
+        "parameters": len(parts),
+        "wrong": sum(part.difference > max(10 * noise, 1e-4) for part in parts),
+        "factor": common_factor(parts),
+        "leftover": leftover,
+        "hooked": hooked,
+        "functions": sorted({call.name for call in tape.functions}),
+        "opaque": sorted({call.name for call in tape.functions if call.escapes}),
+        "world_size": tape.world_size,
+    }
+
+
+def rounding(tape: StepTape) -> float:
+    """The coarsest spacing that the step computes in."""
+    dtypes = {leaf.value.dtype for leaf in tape.parameters.values()}
+    for op in tape.ops:
+        if op.autocast is not None:
+            dtypes |= {dtype for _, dtype in op.autocast[0]}
+    return max(torch.finfo(dtype).eps for dtype in dtypes) if dtypes else 2.0**-23
+
+
+def conditioning(tape: StepTape, reference: Mapping[str, torch.Tensor | None]) -> float:
+    """How far the same gradient moves when it is computed in float64: what rounding can do in this step."""
+    try:
+        exact = tape.replay(dtype=torch.float64, gradients=True).gradients()
+    except ReplayError:
+        return 0.0
+    whole, _ = compare_all(reference, exact)
+    return 2 * whole if math.isfinite(whole) else 0.0
+
+
+def common_factor(parts: list[Any]) -> float | None:
+    """One factor for all tensors with a gradient worth the name, or None."""
+    factors = [part.factor for part in parts if part.residue < 1e-3]
+    telling = [part for part in parts if part.reference_norm > 0]
+    if not factors or len(factors) < 0.8 * len(telling):
+        return None
+    middle = sorted(factors)[len(factors) // 2]
+    close = [f for f in factors if abs(f - middle) < 1e-3 * abs(middle)]
+    return middle if len(close) > 0.8 * len(factors) else None
