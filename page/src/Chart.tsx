@@ -243,7 +243,12 @@ function decorate(u: uPlot, lines: Drawn[], view: View, props: Props) {
   ctx.textAlign = "right";
   for (const rung of lines) {
     const value = rung.kind === "aside" && props.ladder ? valueAt(rung.data, view.shown[1]) : null;
-    if (value !== null) ctx.fillText(rung.label, left + width - 4 * ratio, u.valToPos(value, "y", true) - 4 * ratio);
+    if (value === null) continue;
+    const place = [left + width - 4 * ratio, u.valToPos(value, "y", true) - 5 * ratio] as const;
+    ctx.strokeStyle = css("--panel");
+    ctx.lineWidth = 4 * ratio;
+    ctx.strokeText(rung.label, ...place);
+    ctx.fillText(rung.label, ...place);
   }
   ctx.textAlign = "left";
   if (props.clipped) {

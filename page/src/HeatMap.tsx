@@ -205,8 +205,9 @@ function Canvas({ heat, scale, view, theme, row, setRow }: CanvasProps) {
   const stepAt = (px: number) => low + ((px - gutter) / (width - gutter || 1)) * (high - low);
 
   useLayoutEffect(() => {
-    const resize = new ResizeObserver(() => setWidth(box.current!.clientWidth));
-    resize.observe(box.current!);
+    const host = box.current!;
+    const resize = new ResizeObserver(() => setWidth(host.clientWidth));
+    resize.observe(host);
     return () => resize.disconnect();
   }, []);
 

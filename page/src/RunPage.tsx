@@ -60,6 +60,7 @@ export function RunPage({ source, name, theme }: { source: Source; name: string;
     );
   }
   if (!run) return <main class="page"><p class="empty">Opening {name}…</p></main>;
+  if (!source.live) document.title = `${run.name} · traindoctor`;
   const samples = run.facts["text.samples"];
   return (
     <main class="page">
