@@ -1,0 +1,388 @@
+"""Each exam on the fault it was made for, and on sound models that look like it.
+
+Legend: B rows, T places, D features, V tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from traindoctor.exams.attention_scores import attention_scores
+from traindoctor.exams.dead_units import dead_units
+from traindoctor.exams.dependence import dependence
+from traindoctor.exams.init_scale import init_scale
+from traindoctor.exams.input_dependence import input_dependence
+from traindoctor.exams.normalisation import normalisation
+from traindoctor.exams.padding import padding
+from traindoctor.exams.positions import positions
+from traindoctor.exams.residual import residual
+from traindoctor.exams.sharing import sharing
+from traindoctor.exams.shift import shift
+from traindoctor.exams.softmax_axis import softmax_axis
+from traindoctor.replay.patient import Patient
+
+B, T, D, V = 6, 14, 16, 31
+Examine = Callable[..., Patient]
+
+
+class Attention(nn.Module):
+    def __init__(self, *, dim: int = -1, factor: float = 0.5, mask: str = "causal") -> None:
+        super().__init__()
+        self.qkv, self.out, self.drop = nn.Linear(D, 3 * D), nn.Linear(D, D), nn.Dropout(0.1)
+        self.dim, self.factor, self.mask = dim, factor, mask
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part.unflatten(-1, (4, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1)
+        )
+        scores = q @ k.transpose(-2, -1) * self.factor  # (B, H, T, T)
+        ahead = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
+        ahead = ahead.triu({"off by one": 2}.get(self.mask, 1))
+        if self.mask in ("causal", "off by one"):
+            scores = scores.masked_fill(ahead, -torch.inf)
+        elif self.mask == "only self":
+            scores = scores.masked_fill(~torch.eye(x.shape[1], dtype=torch.bool), -torch.inf)
+        weights = scores.softmax(self.dim)
+        if self.mask == "after":
+            weights = weights.masked_fill(ahead, 0.0)
+        return self.out((self.drop(weights) @ v).transpose(1, 2).flatten(2))
+
+
+class Model(nn.Module):
+    """A small transformer whose parts can be spoilt one by one."""
+
+    def __init__(
+        self,
+        *,
+        skip: bool = True,
+        places: bool = True,
+        pooled: int = 0,
+        norm: Callable[[], nn.Module] = lambda: nn.LayerNorm(D),
+        init: float | None = None,
+        bias: float | None = None,
+        **attention: Any,
+    ) -> None:
+        super().__init__()
+        self.skip, self.pooled = skip, pooled
+        self.token = nn.Embedding(V, D)
+        self.place = nn.Embedding(T, D) if places else None
+        self.attention = nn.ModuleList(Attention(**attention) for _ in range(2))
+        self.mlp = nn.ModuleList(
+            nn.Sequential(nn.Linear(D, 24), nn.ReLU(), nn.Linear(24, D)) for _ in range(2)
+        )
+        self.norm = nn.ModuleList(norm() for _ in range(4))
+        self.head = nn.Linear(D, pooled or V)
+        for module in self.modules():
+            if isinstance(module, nn.Linear) and init is not None:
+                nn.init.normal_(module.weight, std=init)
+            if isinstance(module, nn.Linear) and bias is not None:
+                nn.init.constant_(module.bias, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.token(x)
+        if self.place is not None:
+            h = h + self.place(torch.arange(x.shape[1]))
+        for i in range(2):
+            for part, norm in ((self.attention[i], self.norm[i]), (self.mlp[i], self.norm[i + 2])):
+                new = part(norm(h))
+                h = h + new if self.skip else new
+        return self.head(h.mean(1) if self.pooled else h)
+
+
+def text(step: int) -> Tensor:
+    return torch.randint(1, V, (B, T + 3), generator=torch.Generator().manual_seed(step))
+
+
+@pytest.fixture
+def examine(examine: Callable[..., Patient]) -> Examine:
+    return lambda model, loss, **settings: examine(model, loss, text, **settings)
+
+
+def next_token(model: nn.Module, ids: Tensor) -> Tensor:
+    return F.cross_entropy(model(ids[:, :T]).flatten(0, 1), ids[:, 1 : T + 1].flatten())
+
+
+def reverse(model: nn.Module, ids: Tensor) -> Tensor:
+    ids = ids[:, :T]
+    return F.cross_entropy(model(ids).flatten(0, 1), ids.flip(1).flatten())
+
+
+def classify(model: nn.Module, ids: Tensor) -> Tensor:
+    return F.cross_entropy(model(ids[:, :T]), ids[:, 3] % 5)
+
+
+def first(patient: Patient, exam: Any) -> dict[str, Any]:
+    result = exam(patient)
+    assert result.done, result.reason
+    return result.values["pairs"][0]
+
+
+def test_shift_of_next_tokens_twice_shifted_and_unshifted_targets(examine: Examine) -> None:
+    def shifted(by: int) -> Callable[[nn.Module, Tensor], Tensor]:
+        def loss(model: nn.Module, ids: Tensor) -> Tensor:
+            return F.cross_entropy(model(ids[:, :T]).transpose(1, 2), ids[:, by : T + by])
+
+        return loss
+
+    for by in (0, 1, 2):
+        assert first(examine(Model(), shifted(by)), shift)["shift"] == by
+
+
+def test_shift_is_seen_through_hand_written_losses(examine: Examine) -> None:
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        logs = model(ids[:, :T]).log_softmax(-1)
+        return -logs.gather(-1, ids[:, 1 : T + 1, None]).mean()
+
+    assert first(examine(Model(), loss), shift)["shift"] == 1
+
+
+def test_shift_is_silent_on_other_tasks(examine: Examine) -> None:
+    assert first(examine(Model(mask="none"), reverse), shift)["places"] == "reversed"
+    assert first(examine(Model(pooled=5), classify), shift)["shift"] is None
+
+
+def test_a_sound_mask_passes_exactly_nothing(examine: Examine) -> None:
+    pair = first(examine(Model(), next_token), dependence)
+    assert pair["expects_causal"]
+    assert (pair["future"], pair["other_rows"]) == (0.0, 0.0)
+    assert pair["other_places"] > 1e-3
+
+
+@pytest.mark.parametrize("mask", ["none", "off by one", "after"])
+def test_leaks_are_found_and_located(examine: Examine, mask: str) -> None:
+    pair = first(examine(Model(mask=mask), next_token), dependence)
+    assert pair["future"] > 1e-3
+    assert pair["leaking_module"] == "attention.0"
+
+
+def test_a_prefix_that_does_not_count_may_see_ahead(examine: Examine) -> None:
+    class Prefix(Model):
+        pass
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        targets = ids[:, 1 : T + 1].clone()
+        targets[:, :8] = -100
+        return F.cross_entropy(model(ids[:, :T]).flatten(0, 1), targets.flatten())
+
+    patient = examine(Prefix(mask="none"), loss)
+    pair = first(patient, dependence)
+    assert pair["expects_causal"]
+    assert pair["future"] == 0.0  # changed from place 7 on; earlier places do not count
+
+
+def test_attention_that_sees_only_itself_is_blind(examine: Examine) -> None:
+    pair = first(examine(Model(mask="only self"), next_token), dependence)
+    assert pair["other_places"] == 0.0
+    assert pair["one_token"] > 0.1
+
+
+def test_batch_first_forgotten_mixes_rows_and_seq_first_does_not(examine: Examine) -> None:
+    class Mha(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.head = nn.Embedding(V, D), nn.Linear(D, V)
+            self.layer = nn.TransformerEncoderLayer(D, 4, 24, dropout=0.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            mask = nn.Transformer.generate_square_subsequent_mask(x.shape[0])
+            return self.head(self.layer(self.token(x), src_mask=mask))
+
+    def seq_first(model: nn.Module, ids: Tensor) -> Tensor:
+        ids = ids.T
+        return F.cross_entropy(model(ids[:T]).flatten(0, 1), ids[1 : T + 1].flatten())
+
+    sick = first(examine(Mha(), next_token), dependence)
+    assert sick["other_rows"] > 1e-3
+    assert sick["other_places"] == 0.0
+    sound = first(examine(Mha(), seq_first), dependence)
+    assert (sound["axis"], sound["other_rows"], sound["future"]) == (0, 0.0, 0.0)
+
+
+def test_batch_norm_is_named_as_what_mixes(examine: Examine) -> None:
+    class Norm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.BatchNorm1d(D)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.transpose(1, 2)).transpose(1, 2)
+
+    pair = first(examine(Model(norm=Norm), next_token), dependence)
+    assert pair["other_rows"] > 1e-4
+    assert pair["mixing_op"] == "batch_norm"
+
+
+def test_contrastive_losses_are_not_examined(examine: Examine) -> None:
+    def contrast(model: nn.Module, ids: Tensor) -> Tensor:
+        one, two = model(ids[:, :T]), model(ids[:, 3:])
+        return F.cross_entropy(one @ two.T, torch.arange(B))
+
+    assert dependence(examine(Model(pooled=8), contrast)).outcome == "refused"
+
+
+def test_a_batch_drawn_inside_the_step_is_no_reason_to_judge_wrongly(examine: Examine) -> None:
+    generator = torch.Generator().manual_seed(3)
+
+    class Drawing(Model):
+        def forward(self, x: Tensor) -> Tensor:
+            keep = torch.rand(x.shape, generator=generator) > 0.1
+            return super().forward(torch.where(keep, x, 0))
+
+    result = dependence(examine(Drawing(), next_token))
+    assert not result.done or result.values["pairs"][0]["future"] == 0.0
+
+
+def test_order_reaches_the_output_only_with_positions(examine: Examine) -> None:
+    assert first(examine(Model(mask="none", places=False), reverse), positions)["gap"] < 1e-5
+    assert first(examine(Model(mask="none"), reverse), positions)["gap"] > 1e-2
+    pooled = examine(Model(mask="none", places=False, pooled=5), classify)
+    assert first(pooled, positions)["gap"] < 1e-5
+    assert positions(examine(Model(places=False), next_token)).outcome == "refused"
+
+
+@pytest.mark.parametrize(
+    ("settings", "off", "at_product"),
+    [
+        ({}, False, False),
+        ({"dim": -2, "mask": "none"}, True, True),
+        ({"dim": 0, "mask": "none"}, True, True),
+        ({"mask": "after"}, False, True),
+    ],
+)
+def test_weights_sum_to_one_over_the_keys(
+    examine: Examine, settings: dict[str, Any], off: bool, at_product: bool
+) -> None:
+    result = softmax_axis(examine(Model(**settings), next_token))
+    assert result.done, result.reason
+    row = result.values["attentions"][0]
+    assert (row["off"] > 1e-3) is off
+    assert (row["off_at_product"] > 1e-3) is at_product
+
+
+def test_softmax_of_einsum_attention_and_of_built_in_attention(examine: Examine) -> None:
+    class Einsum(nn.Module):
+        def __init__(self, spell: str) -> None:
+            super().__init__()
+            self.token, self.head, self.spell = nn.Embedding(V, D), nn.Linear(D, V), spell
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.token(x)
+            weights = torch.einsum("btd,bsd->bts", h, h).softmax(-1)
+            return self.head(torch.einsum(self.spell, weights, h))
+
+    for spell, wrong in (("bts,bsd->btd", False), ("bst,bsd->btd", True)):
+        row = softmax_axis(examine(Einsum(spell), reverse)).values["attentions"][0]
+        assert (row["off"] > 1e-3) is wrong
+
+
+@pytest.mark.parametrize(("factor", "scale"), [(0.5, 1.0), (1.0, 2.0), (2.0, 4.0)])
+def test_the_factor_on_scores_is_read_from_the_tape(
+    examine: Examine, factor: float, scale: float
+) -> None:
+    result = attention_scores(examine(Model(factor=factor), next_token))
+    row = result.values["attentions"][0]
+    assert row["length"] == 4
+    assert row["scale"] == pytest.approx(scale)
+
+
+def test_skip_paths_are_counted(examine: Examine) -> None:
+    sound = residual(examine(Model(), next_token)).values
+    assert (sound["attentions"], sound["attentions_bypassed"]) == (2, 2)
+    assert sound["activations_bypassed"] == 2
+    sick = residual(examine(Model(skip=False), next_token)).values
+    assert (sick["attentions"], sick["attentions_bypassed"], sick["additions"]) == (2, 0, 0)
+
+
+def test_dead_units(examine: Examine) -> None:
+    assert dead_units(examine(Model(), next_token)).values["layers"][0]["dead"] < 0.5
+    assert dead_units(examine(Model(bias=-50.0), next_token)).values["layers"][0]["dead"] == 1.0
+
+
+def test_scale_at_initialisation(examine: Examine) -> None:
+    sound = init_scale(examine(Model(), next_token)).values
+    assert 0.9 < sound["loss_ratio"] < 1.3
+    large = init_scale(examine(Model(init=3.0), next_token)).values
+    assert large["loss_ratio"] > 2
+    assert large["weight_scale"] > 5
+    assert init_scale(examine(Model(init=1e-5), next_token)).values["weight_scale"] < 1e-3
+
+
+def test_input_dependence_falls_to_zero_where_the_input_is_lost(examine: Examine) -> None:
+    assert input_dependence(examine(Model(), next_token)).values["last"] > 0.01
+    lost = input_dependence(examine(Model(bias=-50.0, skip=False), next_token)).values
+    assert lost["last"] < 1e-6
+
+
+def test_axes_of_normalisation(examine: Examine) -> None:
+    class OverTime(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.LayerNorm(T)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.transpose(1, 2)).transpose(1, 2)
+
+    sound = normalisation(examine(Model(), next_token)).values["norms"]
+    assert {tuple(n["axes"]) for n in sound} == {("feature",)}
+    sick = normalisation(examine(Model(norm=OverTime), next_token)).values["norms"]
+    assert sick[0]["axes"] == ["time"]
+
+
+@pytest.mark.parametrize("how", ["counted", "ignored", "weighted"])
+def test_padding_is_asked_of_the_loss(examine: Examine, how: str) -> None:
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        ids = ids.clone()
+        for row in range(B):
+            ids[row, 6 + row :] = 0
+        x, y = ids[:, :T], ids[:, 1 : T + 1]
+        scores = model(x).transpose(1, 2)
+        if how == "weighted":
+            return (F.cross_entropy(scores, y, reduction="none") * (y != 0)).sum() / (y != 0).sum()
+        return F.cross_entropy(scores, y, ignore_index=0 if how == "ignored" else -100)
+
+    pair = first(examine(Model(), loss), padding)
+    assert pair["lengths_vary"]
+    assert (pair["counted"] > 0.3) is (how == "counted")
+
+
+def test_sharing_tells_a_list_of_one_block_from_a_loop(examine: Examine) -> None:
+    listed = Model()
+    listed.mlp = nn.ModuleList([listed.mlp[0]] * 2)
+    assert sharing(examine(listed, next_token)).values["listed"][0]["times"] == 2
+    assert sharing(examine(Model(), next_token)).values["listed"] == []
+
+    class Loop(Model):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.token(x)
+            for _ in range(3):
+                h = h + self.attention[0](self.norm[0](h))
+            return self.head(h)
+
+    looped = sharing(examine(Loop(), next_token)).values
+    assert looped["listed"] == []
+    assert {row["uses"] for row in looped["reused"]} == {3}
+
+
+def test_exams_leave_no_trace(examine: Examine) -> None:
+    model = Model()
+    patient = examine(model, next_token, steps=2)
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    kept = {name: None if g is None else g.clone() for name, g in gradients.items()}
+    random = torch.get_rng_state()
+    for exam in (shift, dependence, positions, softmax_axis, attention_scores, init_scale):
+        exam(patient)
+    for exam in (residual, dead_units, input_dependence, normalisation, padding, sharing):
+        exam(patient)
+    assert torch.equal(random, torch.get_rng_state())
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, weights[name])
+        assert parameter.grad is gradients[name]
+        if kept[name] is not None:
+            assert torch.equal(parameter.grad, kept[name])
