@@ -9,6 +9,7 @@ import torch
 from traindoctor.capture.budget import Governor
 from traindoctor.errors import ReplayError
 from traindoctor.events import Event, ForwardBegin, StepBegin
+from traindoctor.replay.crash import CrashKeeper
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.recorder import StepRecorder
 
@@ -31,6 +32,7 @@ class Taping:
         self._seen_module = False
         self._taped_step = -1
         self._seconds = 0.0
+        self.crashes = CrashKeeper(patient.names)
         governor.add(PART, EVERY)
 
     @property
@@ -50,6 +52,9 @@ class Taping:
         """Every event of the run, before any probe has seen it."""
         began = time.thread_time()
         kind = type(event)
+        if self.patient.crash is None:
+            self.crashes.on(event, step)
+            self.patient.crash = self.crashes.crash
         if self._recorder is not None:
             self._recorder.on(event)
             if self._recorder.done and self._finished:

@@ -7,6 +7,13 @@ from typing import Any
 
 # exam -> module of traindoctor.exams; the module's `exam` attribute of the same name is the Exam
 EXAMS: dict[str, str] = {
+    "tape_gradient": "tape_gradient",
+    "functions_alone": "functions_alone",
+    "printed_loss": "printed_loss",
+    "loss_coefficient": "loss_coefficient",
+    "gradient_flow": "gradient_flow",
+    "loss_input": "loss_input",
+    "first_nonfinite": "first_nonfinite",
     "batched_forward": "batched_forward",
     "shift": "shift",
     "dependence": "dependence",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,9 @@ def judge(tape: StepTape) -> dict[str, Any]:
     if tape.world_size > 1:
         raise NotApplicable("each rank prints its own loss, the gradient is the mean over ranks")
     reads = [read for read in tape.reads[:MAX_READS] if is_a_loss(tape, read)]
+    was_read = bool(reads)
+    if not reads:
+        reads = left_aside(tape)
     if not reads:
         raise NotApplicable("no loss was read by the script in this step")
     # Scripts read `loss.detach()`: the looked-through gradient of what is read, against what was given.
@@ -58,6 +62,7 @@ def judge(tape: StepTape) -> dict[str, Any]:
     cosines = [float(torch.cosine_similarity(target, row, dim=0)) for row in matrix]
     return {
         "step": tape.step,
+        "was_read": was_read,
         "cosine": projection(target, matrix),
         "best_single": max(cosines),
         "reads": [
@@ -79,6 +84,26 @@ def is_a_loss(tape: StepTape, read: Read) -> bool:
         return False
     numbers = {op.number for op in ops}
     return any(site.op.number in numbers for site in tape.loss_sites)
+
+
+def left_aside(tape: StepTape) -> list[Read]:
+    """Scalar losses that the step computes, with gradients on, and does not optimise: some later step prints them."""
+    found: dict[Ref, None] = {}
+    for site in tape.loss_sites:
+        if site.in_root or not site.op.grad_enabled:
+            continue
+        reached = {ref for ref in site.op.outputs if ref is not None}
+        scalar = None
+        for op in tape.ops[site.op.number :]:
+            if op is not site.op and not reached & set(op.inputs):
+                continue
+            for ref in op.outputs:
+                if ref is not None:
+                    reached.add(ref)
+                    scalar = ref if math.prod(tape.geometry[ref.index].size) == 1 else scalar
+        if scalar is not None:
+            found[scalar] = None
+    return [Read(ref, float(tape.evaluate(ref))) for ref in list(found)[:MAX_READS]]
 
 
 def flat(

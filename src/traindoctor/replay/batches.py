@@ -126,6 +126,11 @@ def _source(pairs: Sequence[tuple[Tensor, StepLog]]) -> Source | None:
     return None
 
 
+def source_of(value: Tensor, log: StepLog) -> Source | None:
+    """Where in the step a tensor with this very value was seen."""
+    return _source([(value, log)])
+
+
 def _equal(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
         return False

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from traindoctor.record import RecordWriter
+from traindoctor.replay.crash import Crash
 from traindoctor.replay.names import Names, unwrap
 from traindoctor.replay.quiet import quiet
 from traindoctor.replay.tape import StepTape
@@ -32,6 +33,8 @@ class Patient:
     """Steps that could not be taped, and why."""
     snapshot: Any = None
     """replay/snapshot.py fills it: what is needed to repeat K steps."""
+    crash: Crash | None = None
+    """replay/crash.py fills it: the first step that was not finite."""
     facts: dict[str, Any] = field(default_factory=dict)
     current_step: int = 0
 

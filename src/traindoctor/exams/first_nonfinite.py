@@ -1,0 +1,212 @@
+"""Exam: the first operation that makes a value that is not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.batches import source_of
+from traindoctor.replay.execute import visit
+from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref, refs_in, tensors_in
+
+if TYPE_CHECKING:
+    from traindoctor.replay.crash import Crash
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+# Masks are made of infinities on purpose: -inf from these is no accident.
+FILLING = frozenset(
+    "masked_fill masked_fill_ where full full_like fill_ zeros_like triu tril triu_ tril_ __setitem__ expand "
+    "to float view reshape clone alias index_fill index_fill_ cat stack __getitem__ unsqueeze".split()
+)
+# With a mask of -inf added, scores are -inf where they should be.
+MASKING = frozenset({"add", "__add__", "__radd__", "__iadd__", "add_", "sub", "mul"})
+
+
+@exam(name="first_nonfinite", title="Where the first non-finite value comes from", cost=4)
+def first_nonfinite(patient: Patient) -> Mapping[str, Any]:
+    """`op`, `line`, `module`, ranges of its inputs, and whether the weights were calm when it happened."""
+    crash: Crash | None = getattr(patient, "crash", None)
+    if crash is not None:
+        return at_crash(patient, crash)
+    for step in sorted(patient.tapes):
+        tape = patient.tapes[step]
+        if not math.isfinite(tape.loss):
+            found = search(tape, {}, None)
+            if found is not None:
+                return {**found, "step": step, "phase": "forward", **weights(tape.parameters)}
+    raise NotApplicable("loss and gradients are finite on every step that was looked at")
+
+
+def at_crash(patient: Patient, crash: Crash) -> dict[str, Any]:
+    base = {
+        "step": crash.step,
+        "phase": crash.phase,
+        "weights_finite": crash.weights_finite,
+        "largest_weight": crash.largest_weight,
+        "largest_weight_at_start": largest_at_start(patient),
+        "loss": crash.value,
+    }
+    if not crash.weights_finite:
+        return {**base, "op": None, "reason": "the weights were already not finite"}
+    reasons = []
+    for step in sorted(patient.tapes, key=lambda s: abs(s - crash.step)):
+        tape = patient.tapes[step]
+        if set(tape.parameters) - set(crash.parameters):
+            reasons.append("the weights at the crash were not kept")
+            continue
+        chosen = {name: crash.parameters[name] for name in tape.parameters}
+        try:
+            batch = data_of(patient, tape, crash)
+            if crash.phase == "forward":
+                found = search(tape, chosen, batch)
+            else:
+                found = search_backward(tape, chosen, batch)
+        except ReplayError as reason:
+            reasons.append(str(reason))
+            continue
+        if found is not None:
+            return {**base, **found}
+        reasons.append("the replay of the crash stayed finite")
+    return {**base, "op": None, "reason": "; ".join(dict.fromkeys(reasons)) or "no step was taped"}
+
+
+def data_of(patient: Patient, tape: StepTape, crash: Crash) -> dict[Ref, Tensor] | None:
+    """The crash's batch for the tape's own; None for the tape's where it is of that very step."""
+    if tape.step == crash.step:
+        return None
+    logs = getattr(patient.snapshot, "logs", {}) if patient.snapshot is not None else {}
+    own = logs.get(tape.step)
+    if own is None:
+        raise ReplayError("the data of the taped step were not kept")
+    batch = {}
+    for ref in tape.data:
+        source = source_of(tape.constants[ref], own)
+        value = crash.log.data.get(source) if source is not None else None
+        # What cannot be followed keeps the taped step's value: a non-finite result proves itself.
+        if value is not None and value.shape == tape.constants[ref].shape:
+            batch[ref] = value
+    if not batch:
+        raise ReplayError("no data of the taped step could be followed to the crash")
+    return batch
+
+
+def largest_at_start(patient: Patient) -> float | None:
+    tape = patient.first_tape
+    return None if tape is None else weights(tape.parameters)["largest_weight"]
+
+
+def weights(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    values = [leaf.value for leaf in leaves.values() if leaf.value.numel()]
+    return {
+        "weights_finite": all(bool(torch.isfinite(v).all()) for v in values),
+        "largest_weight": max((float(v.abs().max()) for v in values), default=0.0),
+    }
+
+
+def search(
+    tape: StepTape, parameters: Mapping[str, Tensor], batch: Mapping[Ref, Tensor] | None
+) -> dict[str, Any] | None:
+    """All ops in order; the first whose result is bad though what went in was not."""
+    found: list[dict[str, Any]] = []
+
+    def look(op: Op, inputs: Any, outputs: Sequence[Tensor]) -> bool:
+        if not any(bad(op, output) for output in outputs):
+            return False
+        fed = [t for t in tensors_in(inputs) if t.is_floating_point()]
+        if any(bool(torch.isnan(t).any()) for t in fed):
+            return False  # it only passes on what it got
+        infinite = any(bool(torch.isinf(t).any()) for t in fed)
+        nan = any(bool(torch.isnan(o).any()) for o in outputs if o.is_floating_point())
+        if infinite and not nan:
+            return False
+        if infinite and found:
+            found.append({**describe(op, fed, outputs), "fed_by_infinity": True})
+            return True
+        found.append({**describe(op, fed, outputs), "fed_by_infinity": infinite})
+        return nan
+
+    visit(tape, look, parameters=parameters, batch=batch)
+    if not found:
+        return None
+    nan_at = next((i for i, item in enumerate(found) if item["nan"]), None)
+    return {**found[0], "then": found[nan_at]["op"] if nan_at else None}
+
+
+def bad(op: Op, output: Tensor) -> bool:
+    """NaN always; +inf always; -inf only from arithmetic, never from fills and additions of masks."""
+    if not output.is_floating_point() or output.numel() == 0:
+        return False
+    if bool(torch.isfinite(output).all()):
+        return False
+    if bool(torch.isnan(output).any()):
+        return True
+    if op.name in FILLING or op.name in MASKING:
+        return False
+    return True
+
+
+def describe(op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, Any]:
+    floats = [o for o in outputs if o.is_floating_point()]
+    return {
+        "op": op.name,
+        "line": op.line,
+        "library_line": op.library_line,
+        "module": op.module,
+        "function": op.users_function.name if op.users_function else None,
+        "dtype": str(floats[0].dtype).removeprefix("torch.") if floats else None,
+        "inputs": [extent(t) for t in inputs[:4]],
+        "nan": any(bool(torch.isnan(o).any()) for o in floats),
+        "count": sum(int((~torch.isfinite(o)).sum()) for o in floats),
+        "of": sum(o.numel() for o in floats),
+        "hangs_on_parameters": bool(op.hangs_on & PARAMETER),
+        "hangs_on_data": bool(op.hangs_on & DATA),
+    }
+
+
+def extent(tensor: Tensor) -> dict[str, Any]:
+    finite = tensor.detach()[torch.isfinite(tensor.detach())].double()
+    return {
+        "shape": list(tensor.shape),
+        "min": float(finite.min()) if finite.numel() else None,
+        "max": float(finite.max()) if finite.numel() else None,
+        "smallest": float(finite.abs().min()) if finite.numel() else None,
+        "infinite": int(torch.isinf(tensor).sum()),
+    }
+
+
+def search_backward(
+    tape: StepTape, parameters: Mapping[str, Tensor], batch: Mapping[Ref, Tensor] | None
+) -> dict[str, Any] | None:
+    """The op whose backward turns a finite gradient into one that is not."""
+    roots = [root.ref for root in tape.roots if root.ref is not None]
+    ops = [op for op in tape.needed(roots) if op.hangs_on & PARAMETER and not op.synthetic]
+    refs = list(dict.fromkeys(r for op in ops for r in (*op.outputs, *op.inputs) if r is not None))
+    replay = tape.replay(parameters=parameters, batch=batch, gradients=True, want=refs)
+    live = [ref for ref in refs if replay[ref].requires_grad]
+    total: dict[Ref, Tensor] = {}
+    for root in replay.roots:
+        found = torch.autograd.grad(
+            root, [replay[ref] for ref in live], retain_graph=True, allow_unused=True
+        )
+        for ref, gradient in zip(live, found):
+            if gradient is not None:
+                total[ref] = gradient if ref not in total else total[ref] + gradient
+
+    def broken(ref: Ref | None) -> bool:
+        return ref in total and not bool(torch.isfinite(total[ref]).all())
+
+    for op in reversed(ops):
+        if any(broken(ref) for ref in op.outputs):
+            continue
+        if any(broken(ref) for ref in refs_in((op.args, op.kwargs))):
+            fed = [replay[ref] for ref in op.inputs if replay[ref].is_floating_point()]
+            outputs = [replay[ref] for ref in op.outputs if ref is not None]
+            return {**describe(op, fed, outputs), "fed_by_infinity": False, "then": None}
+    return None

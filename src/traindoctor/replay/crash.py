@@ -1,0 +1,119 @@
+"""Keeps the state of the first step whose loss or gradients are not finite, before the optimizer spoils it.
+
+Looking costs a few microseconds per step: the root, and the gradients of three small parameters (whatever is
+not finite in a backward pass spreads to all layers before it). On a device looking would mean waiting for it, so
+the answer is read one pass later there, which is too late for the weights: they are kept for runs on the CPU only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from traindoctor.events import (
+    BackwardBegin,
+    BackwardEnd,
+    BatchFetched,
+    Event,
+    ForwardBegin,
+    LossCalled,
+    StepEnd,
+    TokensEmbedded,
+)
+from traindoctor.replay.names import Names, is_trainable_leaf, local
+from traindoctor.replay.ops import nbytes, tensors_in
+from traindoctor.replay.snapshot import Source, StepLog, _plain
+
+# Copies of the weights and of the batch at the crash.
+MAX_BYTES = 2**30
+NUM_WATCHED = 3
+
+
+@dataclass
+class Crash:
+    """The step as it was when the first non-finite number was seen."""
+
+    step: int
+    phase: Literal["forward", "backward"]
+    value: float
+    parameters: dict[str, Tensor]
+    log: StepLog
+    weights_finite: bool
+    largest_weight: float
+    tried: dict[str, Any] = field(default_factory=dict)
+
+
+class CrashKeeper:
+    """Listens to the run until the first crash."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.crash: Crash | None = None
+        self._data: dict[Source, Tensor] = {}
+        self._counts: dict[str, int] = {}
+        self._fresh = True
+        self._watched: list[Tensor] | None = None
+
+    def on(self, event: Event, step: int) -> None:
+        if self.crash is not None:
+            return
+        if isinstance(event, ForwardBegin):
+            if torch.is_grad_enabled():
+                self._see("forward", (event.args, event.kwargs))
+        elif isinstance(event, LossCalled):
+            if event.wants_grad:
+                self._see("loss", event.target)
+        elif isinstance(event, TokensEmbedded):
+            if event.wants_grad:
+                self._see("tokens", event.index)
+        elif isinstance(event, BatchFetched):
+            self._see("batch", event.batch)
+        elif isinstance(event, BackwardBegin):
+            for root in event.roots:
+                if not root.is_cuda and not bool(torch.isfinite(root.detach()).all()):
+                    self._keep(step, "forward", float(root.detach().sum()))
+                    return
+        elif isinstance(event, BackwardEnd):
+            if self._gradients_broken():
+                self._keep(step, "backward", float(event.roots[0].detach().sum()))
+        elif isinstance(event, StepEnd):
+            self._data.clear()
+            self._counts.clear()
+
+    def _see(self, kind: str, tree: Any) -> None:
+        number = self._counts[kind] = self._counts.get(kind, -1) + 1
+        for place, tensor in enumerate(tensors_in(_plain(tree))):
+            if not tensor.requires_grad:
+                self._data[kind, number, place] = tensor
+
+    def _gradients_broken(self) -> bool:
+        if self._watched is None:
+            small = [
+                p for _, p in self.names.parameters() if is_trainable_leaf(p) and not p.is_cuda
+            ]
+            small = [p for p in small if p.numel() <= 4096 and p.grad is not None]
+            middle = len(small) // 2
+            chosen = [*small[:1], *small[middle : middle + 1], *small[-1:]]
+            if not chosen:
+                return False
+            self._watched = chosen[:NUM_WATCHED]
+        return any(
+            p.grad is not None and not bool(torch.isfinite(local(p.grad).detach().sum()))
+            for p in self._watched
+        )
+
+    def _keep(self, step: int, phase: Literal["forward", "backward"], value: float) -> None:
+        named = [(n, local(p).detach()) for n, p in self.names.parameters() if is_trainable_leaf(p)]
+        total = sum(nbytes(p) for _, p in named) + sum(nbytes(t) for t in self._data.values())
+        log = StepLog(step)
+        kept: dict[str, Tensor] = {}
+        if total <= MAX_BYTES:
+            kept = {name: p.clone() for name, p in named}
+            log.data = {source: local(t).detach().clone() for source, t in self._data.items()}
+        largest = max((float(p.abs().max()) for _, p in named if p.numel()), default=0.0)
+        finite = all(bool(torch.isfinite(p).all()) for _, p in named)
+        self.crash = Crash(step, phase, value, kept, log, finite, largest)
+        self._data.clear()
