@@ -26,7 +26,14 @@ from traindoctor.errors import TraindoctorError
 @click.option(
     "--plots", type=click.Path(path_type=Path), metavar="DIR", help="Also write the plots as PNG."
 )
-def command(source: Path, output: Path | None, form: str | None, plots: Path | None) -> None:
+@click.option(
+    "--board",
+    type=click.Choice(["tensorboard", "wandb", "mlflow"]),
+    help="Also send the health measures and the verdict to a board.",
+)
+def command(
+    source: Path, output: Path | None, form: str | None, plots: Path | None, board: str | None
+) -> None:
     """Write the report of a run: one HTML file that opens offline, Markdown or JSON.
 
     RUN is the folder of a run, or a log that `traindoctor diagnose` reads.
@@ -53,6 +60,13 @@ def command(source: Path, output: Path | None, form: str | None, plots: Path | N
 
         written = write_plots(record, plots)
         click.echo(f"traindoctor: {len(written)} plots in {plots}", err=True)
+    if board is not None:
+        from traindoctor.integrations.boards import Mirror, open_board
+
+        folder = (source if source.is_dir() else source.parent) / "tensorboard"
+        Mirror(record, open_board(board, folder)).finish(diagnosis)
+        where = folder if board == "tensorboard" else board
+        click.echo(f"traindoctor: measures and verdict are in {where}", err=True)
 
 
 def write_text(text: str, output: Path | None) -> None:
