@@ -13,6 +13,7 @@ def judge(
     tokens: float = 10,
     agreement: float | None = None,
     steps: int = 80,
+    held_out: float | None = 1.62,
 ) -> Outcome:
     series = {
         "relation.z": [z],
@@ -24,7 +25,10 @@ def judge(
     }
     if agreement is not None:
         series |= {"relation.agreement": [agreement], "relation.repeats": [400.0]}
-    return labels_unrelated(make_record(series))
+    exams = {}
+    if held_out is not None:
+        exams["reference_model"] = {"guessing": 1.6, "held_out": held_out, "noise": 0.01}
+    return labels_unrelated(make_record(series, exams=exams))
 
 
 def test_fires_when_nothing_relates_and_the_loss_stays_on_the_labels_entropy() -> None:
@@ -53,3 +57,10 @@ def test_equal_inputs_with_other_labels_are_proof_even_for_short_rows() -> None:
 def test_too_early_is_not_judged() -> None:
     assert isinstance(judge(1.1, 1.61, rows=100), NotJudged)
     assert isinstance(judge(1.1, 1.61, steps=20), NotJudged)
+
+
+def test_a_reference_model_that_learns_acquits_the_data() -> None:
+    assert isinstance(judge(1.1, 1.61, held_out=0.7), Clear)
+    asked = judge(1.1, 1.61, held_out=None)
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "reference_model"

@@ -64,6 +64,18 @@ def labels_unrelated(record: Record) -> Outcome | None:
         items.append(
             evidence("agreement of labels of equal inputs", agreement.last, 1.0, noise=0.05)
         )
+    learnable = reference(record)
+    if learnable is not None:
+        better, gain, noise = learnable
+        if better:
+            return labels_unrelated.clear("a reference model learns the same data")
+        items.append(
+            evidence("gain of a reference model over guessing", gain, "above 0.1", noise=noise)
+        )
+    elif not contradicted and record.exam("reference_model") is None:
+        return labels_unrelated.not_judged(
+            "no reference model has been tried", wants="reference_model"
+        )
     length = record.get("batch.tokens")
     per_row = length.median() / max(1.0, record["batch.rows"].median()) if length else 0.0
     # Two or three signs per example are a made-up task, in which pairs may tell nothing.
@@ -71,6 +83,16 @@ def labels_unrelated(record: Record) -> Outcome | None:
     return labels_unrelated.finding(
         *items, grade="statistic", status="likely" if sure else "possible", since_step=0
     )
+
+
+def reference(record: Record) -> tuple[bool, float, float] | None:
+    """(learns, gain over guessing, noise) of a plain model on the run's own batches."""
+    result = record.exam("reference_model")
+    if result is None or not result.done:
+        return None
+    gain = result.values["guessing"] - result.values["held_out"]
+    noise = result.values["noise"]
+    return gain > max(2 * LEVEL, 3 * noise), gain, noise
 
 
 def level_gap(record: Record) -> Series | None:

@@ -1,0 +1,98 @@
+"""Exam: what the model writes. Half a row is the prompt, the tape writes the rest, greedily and by sampling.
+
+No generate() of the script is called: tokens are put in at the embedding call, scores are read at the loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.dropout import without_dropout
+from traindoctor.replay.ends import Ends, find_ends
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+MOST_TOKENS = 48
+FAITHFUL = 1e-4
+
+
+@exam(name="generation", title="What the model writes, greedily and by sampling", cost=120)
+def generation(patient: Patient) -> Mapping[str, Any]:
+    """Share of texts that end in a loop and entropy of their tokens: greedy, sampled and in the data."""
+    tape = patient.tape
+    assert tape is not None
+    if tape.faithful > FAITHFUL:
+        raise NotApplicable(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
+    tape = without_dropout(tape)
+    ends = next((e for e in find_ends(tape) if e.causal and e.has_classes), None)
+    if ends is None or ends.layout is None:
+        raise NotApplicable("not a next-token model")
+    axis, rows, places = ends.layout
+    length = ends.index.shape[axis]
+    if places < length or length < 16:
+        raise NotApplicable("rows are too short to write on")
+    begin = max(4, length // 2, length - MOST_TOKENS)
+    values: dict[str, Any] = {"tokens": length - begin, "rows": rows, "step": tape.step}
+    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        written = write(tape, ends, begin, temperature)
+        values[name] = describe(written[:, begin:].tolist())
+    data = ends.index if axis == 1 else ends.index.T
+    values["data"] = describe(data[:, begin:].tolist())
+    return values
+
+
+def write(tape: StepTape, ends: Ends, begin: int, temperature: float) -> Tensor:
+    """(B, T): the rows with everything from `begin` on written by the model."""
+    assert ends.layout is not None
+    axis, rows, places = ends.layout
+    index = (ends.index if axis == 1 else ends.index.T).clone()
+    generator = torch.Generator().manual_seed(0)
+    site = ends.tokens
+    assert site.index is not None
+    for place in range(begin, index.shape[1]):
+        tokens = (index if axis == 1 else index.T).to(site.index.device)
+        replay = tape.replay(indices={site: tokens}, want=[ends.loss.logits])
+        scores = ends.scores(replay[ends.loss.logits]).float().cpu()
+        grid = (
+            scores.reshape(rows, places, -1)
+            if axis == 1
+            else scores.reshape(places, rows, -1).transpose(0, 1)
+        )
+        last = grid[:, place - 1]
+        if temperature == 0:
+            index[:, place] = last.argmax(-1)
+        else:
+            chance = (last / temperature).softmax(-1)
+            index[:, place] = torch.multinomial(chance, 1, generator=generator)[:, 0]
+        index.clamp_(max=max(0, site.num_rows - 1) if site.num_rows else None)
+    return index
+
+
+def describe(rows: Sequence[Sequence[int]]) -> dict[str, float]:
+    tokens = Counter(token for row in rows for token in row)
+    total = tokens.total()
+    return {
+        "loops": sum(ends_in_loop(row) for row in rows) / max(1, len(rows)),
+        "entropy": -sum(n / total * math.log(n / total) for n in tokens.values()),
+        "distinct": len({pair for row in rows for pair in pairwise(row)})
+        / max(1, sum(len(row) - 1 for row in rows)),
+    }
+
+
+def ends_in_loop(row: Sequence[int]) -> bool:
+    """The last third repeats a piece of at most a sixth of the text, three times and more."""
+    tail = list(row[len(row) * 2 // 3 :])
+    for period in range(1, max(2, len(row) // 6 + 1)):
+        if len(tail) >= 3 * period and tail[period:] == tail[:-period]:
+            return True
+    return False

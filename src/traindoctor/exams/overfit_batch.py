@@ -1,0 +1,86 @@
+"""Exam: can the model learn one batch by heart? The taped step is trained again and again on copies."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.dropout import without_dropout
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+STEPS = 80
+# Two rates: the better one counts. The exam asks for capacity, not for a schedule.
+RATES = (3e-3, 1e-2)
+# The whole exam stays below so many seconds; it says how many steps it made.
+SECONDS = 10.0
+FAITHFUL = 1e-4
+
+
+@exam(name="overfit_batch", title="Learn one batch by heart", cost=500)
+def overfit_batch(patient: Patient) -> Mapping[str, Any]:
+    """`start` and `end` of the loss, and the losses in between; 0 is reached where targets do not contradict."""
+    tape = patient.tape
+    assert tape is not None
+    if tape.faithful > FAITHFUL:
+        raise NotApplicable(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
+    tape = without_dropout(tape)
+    runs = [losses(tape, rate, SECONDS / len(RATES)) for rate in RATES]
+    finite = [run for run in runs if all(map(math.isfinite, run))]
+    if not finite:
+        raise NotApplicable("the loss is not finite, whatever the rate")
+    best = min(finite, key=lambda run: run[-1])
+    numbers = sum(leaf.value.numel() for leaf in tape.parameters.values())
+    targets = sum(int(site.valid.sum()) for site in tape.loss_sites)
+    return {
+        "start": best[0],
+        "end": best[-1],
+        "steps": len(best) - 1,
+        "losses": best[:: max(1, len(best) // 16)],
+        "rate": RATES[runs.index(best)],
+        "parameters": numbers,
+        "targets": targets,
+    }
+
+
+def losses(tape: StepTape, rate: float, seconds: float) -> list[float]:
+    """Adam on copies of the parameters; the loss before each step and after the last."""
+    values = {name: leaf.value.detach().clone().float() for name, leaf in tape.parameters.items()}
+    first = {name: torch.zeros_like(value) for name, value in values.items()}
+    second = {name: torch.zeros_like(value) for name, value in values.items()}
+    found: list[float] = []
+    deadline = time.perf_counter() + seconds
+    for step in range(1, STEPS + 2):
+        given = {n: v.to(tape.parameters[n].value.dtype) for n, v in values.items()}
+        replay = tape.replay(parameters=given, gradients=True)
+        found.append(float(replay.loss.detach()))
+        if step > STEPS or not math.isfinite(found[-1]) or time.perf_counter() > deadline:
+            break
+        adam(values, replay.gradients(), first, second, rate, step)
+    return found
+
+
+def adam(
+    values: dict[str, Tensor],
+    gradients: Mapping[str, Tensor | None],
+    first: dict[str, Tensor],
+    second: dict[str, Tensor],
+    rate: float,
+    step: int,
+) -> None:
+    for name, gradient in gradients.items():
+        if gradient is None or name not in values:
+            continue
+        g = gradient.detach().float()
+        first[name].lerp_(g, 0.1)
+        second[name].lerp_(g.square(), 0.01)
+        size = (second[name] / (1 - 0.99**step)).sqrt_().add_(1e-8)
+        values[name].sub_(first[name] / (1 - 0.9**step) / size, alpha=rate)

@@ -1,0 +1,163 @@
+"""Exam: are the data learnable at all? A plain model of a usual size is trained on the run's own batches.
+
+Legend: B rows, T places, D features, V tokens, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.alignment import looks_like_positions
+from traindoctor.replay.ends import Ends, find_ends
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.snapshot import StepLog
+
+WIDTH, HEADS, LAYERS = 64, 4, 2
+RATE = 3e-3
+PASSES = 3
+HELD_OUT = 6
+LEAST_BATCHES = 16
+SECONDS = 20.0
+
+
+@exam(name="reference_model", title="A plain model on the same batches", cost=400)
+def reference_model(patient: Patient) -> Mapping[str, Any]:
+    """`held_out`: the reference's loss on batches it did not see, against `guessing` from target frequencies.
+
+    The run's first batches are passed over PASSES times; the last HELD_OUT are kept apart.
+    """
+    tape = patient.first_tape
+    assert tape is not None
+    ends = [e for e in find_ends(tape) if e.has_classes and e.layout is not None]
+    if not ends:
+        raise NotApplicable("no loss with classes hangs on a look-up of tokens in rows")
+    chosen = next((e for e in ends if e.causal), ends[-1])
+    batches = [pair for log in logs_of(patient) if (pair := pair_of(log, chosen)) is not None]
+    if len(batches) < LEAST_BATCHES:
+        raise NotApplicable(
+            f"only {len(batches)} batches of the run were kept, {LEAST_BATCHES} are needed"
+        )
+    train, held = batches[:-HELD_OUT], batches[-HELD_OUT:]
+    tokens = 1 + max(int(x.max()) for x, _ in batches)
+    classes = max(chosen.loss.num_classes, 1 + max(int(y.max()) for _, y in batches))
+    torch.manual_seed(0)  # the random state is given back when the exam ends
+    model = Reference(
+        tokens, classes, causal=chosen.causal, length=max(x.shape[1] for x, _ in batches)
+    )
+    began = time.perf_counter()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+    steps = 0
+    with torch.enable_grad():
+        for _ in range(PASSES):
+            for x, y in train:
+                loss = cross_entropy(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                steps += 1
+                if time.perf_counter() - began > SECONDS:
+                    break
+    with torch.no_grad():
+        losses = torch.tensor([float(cross_entropy(model(x), y)) for x, y in held])
+    return {
+        "held_out": float(losses.mean()),
+        "noise": float(losses.std() / math.sqrt(len(losses))),
+        "guessing": guessing(train, held, classes),
+        "steps": steps,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "own_parameters": sum(leaf.value.numel() for leaf in tape.parameters.values()),
+        "causal": chosen.causal,
+    }
+
+
+class Reference(nn.Module):
+    """A small pre-norm transformer with learned positions; one answer per place, or per row."""
+
+    def __init__(self, tokens: int, classes: int, *, causal: bool, length: int) -> None:
+        super().__init__()
+        self.causal = causal
+        self.token = nn.Embedding(tokens, WIDTH)
+        self.place = nn.Embedding(length, WIDTH)
+        for table in (self.token, self.place):
+            nn.init.normal_(table.weight, std=0.1)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH,
+            HEADS,
+            4 * WIDTH,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=True,
+            activation="gelu",
+        )
+        self.blocks = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        T = x.shape[1]
+        mask = torch.full((T, T), -torch.inf).triu(1) if self.causal else None
+        h = self.blocks(self.token(x) + self.place.weight[:T], mask=mask, is_causal=self.causal)
+        return self.head(self.norm(h))  # (B, T, C)
+
+
+def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
+    """Targets (B, T), -100 where they do not count; or (B,): the mean over places is the answer."""
+    if targets.ndim == 1:
+        return F.cross_entropy(scores.mean(1), targets)
+    return F.cross_entropy(scores[:, : targets.shape[1]].flatten(0, 1), targets.flatten())
+
+
+def guessing(
+    train: list[tuple[Tensor, Tensor]], held: list[tuple[Tensor, Tensor]], classes: int
+) -> float:
+    """Cross-entropy on the held-out targets of their frequencies in the others."""
+    seen = torch.cat([y.flatten() for _, y in train])
+    counts = torch.bincount(seen[seen >= 0], minlength=classes).float() + 0.5
+    logs = (counts / counts.sum()).log()
+    asked = torch.cat([y.flatten() for _, y in held])
+    return float(-logs[asked[asked >= 0]].mean())
+
+
+def logs_of(patient: Patient) -> list[StepLog]:
+    kept = getattr(patient.snapshot, "logs", None)
+    if not kept:
+        raise NotApplicable("no batches of the run were kept")
+    return [kept[step] for step in sorted(kept)]
+
+
+def pair_of(log: StepLog, ends: Ends) -> tuple[Tensor, Tensor] | None:
+    """(tokens (B, T), targets (B, T) or (B,)) of a step, laid as on the tape."""
+    assert ends.layout is not None
+    axis, _, places = ends.layout
+    index = ends.index
+    for (kind, _, _), value in log.data.items():
+        if kind != "tokens" or value.ndim != 2 or value.shape != index.shape:
+            continue
+        if looks_like_positions(value.cpu().long().numpy()):
+            continue
+        x = value.cpu().long()
+        targets = next((v for (k, _, _), v in log.data.items() if k == "loss"), None)
+        if targets is None or targets.is_floating_point():
+            return None
+        y = targets.cpu().long().reshape(-1)
+        if y.numel() != ends.num_rows:
+            return None
+        y = y.masked_fill((y < 0) | (y >= ends.loss.num_classes), -100)
+        rows = x.shape[0] if axis == 1 else x.shape[1]
+        if axis == 0:
+            x = x.T.contiguous()
+        if not places:
+            return x, y
+        grid = y.reshape(rows, places) if axis == 1 else y.reshape(places, rows).T.contiguous()
+        return x, grid
+    return None
