@@ -113,7 +113,7 @@ def test_the_last_and_the_best_checkpoints_are_kept(
     tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([3.0, 1.0, 2.0, 2.0, 2.0, 2.0])
-    monkeypatch.setattr(loop._Training, "validation_loss", lambda self: next(losses))
+    monkeypatch.setattr(loop.Training, "validation_loss", lambda self: next(losses))
     outcome = train(tmp_path, tiny(eval_every=2, keep=2))
     names = [p.name[-2:] for p in checkpoint.checkpoints(tmp_path)]
     assert names == ["04", "10", "12"]
@@ -123,7 +123,7 @@ def test_the_last_and_the_best_checkpoints_are_kept(
 
 def test_early_stop(tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 2.0, 2.0, 2.0, 2.0])
-    monkeypatch.setattr(loop._Training, "validation_loss", lambda self: next(losses))
+    monkeypatch.setattr(loop.Training, "validation_loss", lambda self: next(losses))
     outcome = train(tmp_path, tiny(eval_every=2, patience=2))
     assert (outcome.reason, outcome.step) == ("early-stop", 8)
 
@@ -149,7 +149,7 @@ def test_out_of_memory_becomes_advice(
     def no_memory(*_: Any) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
 
-    monkeypatch.setattr(loop._Training, "_step", no_memory)
+    monkeypatch.setattr(loop.Training, "step", no_memory)
     with pytest.raises(TraindoctorError, match=r"--batch 2 --accumulation 2"):
         train(tmp_path, tiny())
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -263,8 +264,10 @@ def _load_sharded(folder: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     if optimizer is not None:
         wanted["model"], wanted["optimizer"] = get_state_dict(model, optimizer)
     try:
-        alone = not torch.distributed.is_initialized()
-        dcp.load(wanted, checkpoint_id=folder / SHARDED, no_dist=alone)
+        with warnings.catch_warnings():
+            # It warns that one process reads alone, which is what is meant.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp.load(wanted, checkpoint_id=folder / SHARDED)
     except Exception as error:  # the library wraps what failed on each rank in its own classes
         raise _damaged(folder / SHARDED, str(error).strip().splitlines()[0]) from error
     if optimizer is None:

@@ -125,12 +125,12 @@ def train(run: Path, config: RunConfig, callbacks: Callbacks | None = None) -> O
                     progress=callbacks.on_preparing,
                 )
         world.barrier()
-        return _Training(run, config, world, callbacks).go()
+        return Training(run, config, world, callbacks).go()
 
 
 @dataclass
-class _Training:
-    """One run in one process: what the steps share."""
+class Training:
+    """One run in one process. `go` does all of it; `build` and `step` are its parts."""
 
     run: Path
     config: RunConfig
@@ -141,6 +141,24 @@ class _Training:
     last_loss: float = math.nan
 
     def go(self) -> Outcome:
+        """Builds or resumes, then trains to the end."""
+        self.build()
+        with self._interruptible(), self._memory_advice():
+            reason = self._loop()
+        outcome = Outcome(
+            reason,
+            self.state.step,
+            self.state.seconds,
+            self.state.best_loss,
+            self.state.best_step,
+            self.last_loss,
+        )
+        if self.world.main:
+            self.callbacks.on_end(outcome)
+        return outcome
+
+    def build(self) -> None:
+        """Model, optimizer and batches, as they were at the last checkpoint."""
         config, world = self.config, self.world
         self.tokenizer: Tokenizer = load_tokenizer(self.run / "tokenizer.json")
         self.corpus: Corpus = load_corpus(self.run)
@@ -150,11 +168,13 @@ class _Training:
             torch.set_float32_matmul_precision("high")
         torch.manual_seed(config.train.seed)
         self.model = Transformer(config.model, self.tokenizer.vocab_size).to(world.device)
-        sharded = config.train.shard and world.size > 1
-        if sharded:
+        self.sharded = config.train.shard and world.size > 1
+        if self.sharded:
             distributed.shard(self.model)
         self.optimizer = make_optimizer(self.model, config)
-        self.state = checkpoint.load_last(self.run, self.model, self.optimizer, sharded=sharded)
+        self.state = checkpoint.load_last(
+            self.run, self.model, self.optimizer, sharded=self.sharded
+        )
         self.batches = Batches(
             self.corpus.train,
             block=config.model.block,
@@ -166,36 +186,22 @@ class _Training:
         if world.main:
             self.metrics = MetricsFile(self.run / "metrics.csv", first_step=self.state.step)
             self.callbacks.on_plan(self._plan())
-        wrapped = self.model if sharded else distributed.replicate(self.model, world)
+        wrapped = self.model if self.sharded else distributed.replicate(self.model, world)
         self.forward = torch.compile(wrapped) if config.train.compile else wrapped
         self.wrapped = wrapped
         self.callbacks.on_ready(wrapped, self.optimizer)
-        with self._interruptible(), self._memory_advice():
-            reason = self._loop(sharded)
-        outcome = Outcome(
-            reason,
-            self.state.step,
-            self.state.seconds,
-            self.state.best_loss,
-            self.state.best_step,
-            self.last_loss,
-        )
-        if world.main:
-            self.callbacks.on_end(outcome)
-        return outcome
+        self.begun = time.monotonic() - self.state.seconds
+        self.model.train()
 
-    def _loop(self, sharded: bool) -> str:
+    def _loop(self) -> str:
         settings, state = self.config.train, self.state
         save_every = settings.save_every or settings.eval_every
-        self.begun = time.monotonic() - state.seconds
-        self.model.train()
-        saved_step, reason = state.step, self._why_stop()
+        reason = self._why_stop()
         while not reason:
-            self._step()
-            state.step += 1
+            self.step()
             reason = self._why_stop()
-            if len(self.unread) == READ_EVERY or reason:
-                self._read_losses()
+            if reason:
+                self.read_losses()
             evaluate = state.step % settings.eval_every == 0
             if evaluate or (reason and reason != "interrupted"):
                 self._validate()
@@ -210,13 +216,11 @@ class _Training:
                     self.optimizer,
                     keep=settings.keep,
                     world=self.world,
-                    sharded=sharded,
+                    sharded=self.sharded,
                 )
-                saved_step = state.step
-        assert saved_step == state.step
         return reason
 
-    def _step(self) -> None:
+    def step(self) -> None:
         """One optimizer step: forward and backward passes, clipping, update."""
         settings, step = self.config.train, self.state.step
         lr = learning_rate(settings, step, self._share(), self.total_steps)
@@ -240,6 +244,9 @@ class _Training:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.unread.append({"step": step, "lr": lr, "loss": total, "grad_norm": norm})
+        self.state.step += 1
+        if len(self.unread) == READ_EVERY:
+            self.read_losses()
 
     def _batch(self, step: int, part: int) -> tuple[Tensor, Tensor]:
         """This rank's rows of one forward pass; ranks and passes together read each row once."""
@@ -262,7 +269,7 @@ class _Training:
             norm = torch.nn.utils.get_total_norm(grads, foreach=True)
         return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
-    def _read_losses(self) -> None:
+    def read_losses(self) -> None:
         """Brings the losses of the last steps to the host, all at once, and tells them."""
         if not self.unread:
             return
@@ -311,7 +318,7 @@ class _Training:
 
     @torch.no_grad()
     def _validate(self) -> None:
-        self._read_losses()
+        self.read_losses()
         loss = self.validation_loss()
         state = self.state
         best = loss < state.best_loss
