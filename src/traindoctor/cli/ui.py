@@ -29,12 +29,13 @@ def command(folder: Path, port: int | None, no_browser: bool, beside: int | None
     from traindoctor.dashboard.launch import open_browser
     from traindoctor.dashboard.server import listen, serve, url_of
 
-    sock = listen(port)
-    url = url_of(sock)
-    click.echo(f"traindoctor: {folder} at {url}")
-    sys.stdout.flush()
-    if beside is None:
-        click.echo("Ctrl-C ends it.")
-    if not no_browser:
-        open_browser(url)
-    serve(folder, sock, beside=beside)
+    with listen(port) as sock:
+        url = url_of(sock)
+        click.echo(f"traindoctor: {folder} at {url}")
+        if beside is None:
+            click.echo("Ctrl-C ends it.")
+        # A process that waits for the address reads it from a pipe.
+        sys.stdout.flush()
+        if not no_browser:
+            open_browser(url)
+        serve(folder, sock, beside=beside)
