@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 # Lines of a sample that are shown while training goes on.
 SAMPLE_LINES = 4
+# Samples kept in the record, and how the loop draws them.
+SAMPLES_KEPT = 8
+SAMPLE_TEMPERATURE = 0.8
 # Losses in the little picture beside the bar.
 RECENT = 400
 
@@ -40,6 +43,7 @@ class Display:
         self.task: Any = None
         self.last: loop.Progress | None = None
         self.losses: deque[float] = deque(maxlen=RECENT)
+        self.samples: deque[dict[str, Any]] = deque(maxlen=SAMPLES_KEPT)
         self._settings()
 
     def preparing(self, what: str, share: float) -> None:
@@ -87,6 +91,7 @@ class Display:
             )
 
     def validation(self, seen: loop.Validation) -> None:
+        self._keep_sample(seen)
         loss = f"{self.last.loss:.3f}" if self.last else "-"
         mark = "  [green]best[/]" if seen.best else ""
         self.console.print(
@@ -95,6 +100,14 @@ class Display:
         lines = [line for line in seen.sample.splitlines() if line.strip()][:SAMPLE_LINES]
         for line in lines:
             self.console.print(Text(f"    | {line}", style="dim"))
+
+    def _keep_sample(self, seen: loop.Validation) -> None:
+        """The latest texts stand in the record: the page shows them, the checks of generation read them."""
+        if self.doctor is None or not seen.sample or not self.doctor.watch.has_record:
+            return
+        row = {"step": seen.step, "text": seen.sample, "temperature": SAMPLE_TEMPERATURE}
+        self.samples.append(row)
+        self.doctor.watch.record_writer.fact("text.samples", list(self.samples))
 
     def end(self, outcome: loop.Outcome) -> None:
         self._close_bar()

@@ -47,13 +47,13 @@ class Modes:
             if any(True for _ in event.module.parameters()):
                 self._evaluating = self._share(event.module)
 
-    def _share(self, module: torch.nn.Module) -> float:
+    def _share(self, module: torch.nn.Module) -> float | None:
         known = self._modules.get(module)
         if known is None:
-            known = [weakref.ref(m) for m in module.modules() if isinstance(m, SENSITIVE)]
+            known = [weakref.ref(m) for m in module.modules() if matters(m)]
             self._modules[module] = known
         modes = [child.training for ref in known if (child := ref()) is not None]
-        return sum(modes) / len(modes) if modes else float(module.training)
+        return sum(modes) / len(modes) if modes else None
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         if self._training is not None:
@@ -61,3 +61,11 @@ class Modes:
         if self._evaluating is not None:
             record.scalar("mode.eval_training", step, self._evaluating)
         self._training = self._evaluating = None
+
+
+def matters(module: torch.nn.Module) -> bool:
+    """Whether the mode changes what the module computes: dropout of probability 0 is the same in both."""
+    if not isinstance(module, SENSITIVE):
+        return False
+    chance = getattr(module, "p", getattr(module, "dropout", None))
+    return not isinstance(chance, int | float) or chance > 0
