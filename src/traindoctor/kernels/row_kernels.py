@@ -90,22 +90,14 @@ def _origin(x_0):
 
 
 @triton.jit
-def _loss_and_factors(
-    x_t, m, S, mean, weight, V, smoothing, z_loss, SMOOTH: tl.constexpr, Z: tl.constexpr
-):
-    """(loss, factor of the exponentials, share taken from each class, gradient at the target)."""
-    loss, lse, factor, p_t, gradient_t = _terms(x_t, m, S)
-    share = 0.0 * weight
+def _loss(x_t, m, S, mean, smoothing, z_loss, SMOOTH: tl.constexpr, Z: tl.constexpr):
+    """Losses in float64; `mean` is the mean of all logits of the row."""
+    loss, lse, _, _, _ = _terms(x_t, m, S)
     if SMOOTH:
         loss = (1.0 - smoothing) * loss + smoothing * (lse - mean)
-        share = smoothing / V * weight
-        gradient_t += smoothing - smoothing / V
     if Z:
         loss += z_loss * lse * lse
-        pull = 1.0 + 2.0 * z_loss * lse
-        factor *= pull
-        gradient_t += (pull - 1.0) * p_t
-    return loss, (factor * weight).to(tl.float32), share.to(tl.float32), gradient_t * weight
+    return loss
 
 
 @triton.jit
@@ -199,15 +191,24 @@ def small_rows(
             weight *= tl.load(weights + rows, mask=present, other=0.0).to(tl.float64)
         if MEAN:
             weight /= tl.load(num_valid)
-    loss, factor, share, gradient_t = _loss_and_factors(
-        x_t, m, S, mean, weight, V, smoothing, z_loss, SMOOTH, Z
-    )
-    loss = tl.where(counts, loss, 0.0)
     if WRITE:
-        g = e * factor[:, None] - share[:, None]
-        g = tl.where(is_target, gradient_t.to(tl.float32)[:, None], g)
+        factor, p_t, gradient_t, lse = _gradient_terms(x_t, m, S)
+        if Z:
+            pull = 1.0 + 2.0 * z_loss * lse
+            gradient_t += (pull - 1.0) * p_t
+            factor *= pull
+        scale = weight.to(tl.float32)
+        g = e * (factor * scale)[:, None]
+        if SMOOTH:
+            g -= (smoothing / V * scale)[:, None]
+            gradient_t += smoothing - smoothing / V
+        g = tl.where(is_target, (gradient_t * scale)[:, None], g)
         g = tl.where(counts[:, None], g, 0.0)
         tl.store(gradient + at, g.to(gradient.dtype.element_ty), mask=inside)
+    loss = tl.zeros((ROWS,), tl.float64)
+    if LOSSES or TOTAL:
+        loss = _loss(x_t, m, S, mean, smoothing, z_loss, SMOOTH, Z)
+        loss = tl.where(counts, loss, 0.0)
     if LOSSES:
         tl.store(losses + rows, loss.to(losses.dtype.element_ty), mask=present)
     if TOTAL:
@@ -285,9 +286,16 @@ def long_row(
     # The first part takes head and tail.
     head = (VECTOR - (start % VECTOR).to(tl.int32)) % VECTOR
     whole = (V - head) // VECTOR
-    share = tl.cdiv(whole, PARTS)
-    body = tl.multiple_of(tl.maximum(tl.minimum(whole - part * share, share), 0) * VECTOR, VECTOR)
-    begin = tl.multiple_of(start + head + part * share * VECTOR, VECTOR)
+    # The hints sit on the operations themselves: a sum with 0 would be folded and lose its hint.
+    if PARTS == 1:
+        share = whole
+        body = tl.multiple_of(whole * VECTOR, VECTOR)
+        begin = tl.multiple_of(start + head, VECTOR)
+    else:
+        share = tl.cdiv(whole, PARTS)
+        own_vectors = tl.maximum(tl.minimum(whole - part * share, share), 0)
+        body = tl.multiple_of(own_vectors * VECTOR, VECTOR)
+        begin = tl.multiple_of(start + head + part * share * VECTOR, VECTOR)
     edge = tl.arange(0, 2 * VECTOR)
     edge_column = tl.where(edge < VECTOR, edge, head + (whole - 1) * VECTOR + edge)
     edge_end = tl.where(part == 0, tl.where(edge < VECTOR, head, V), 0)
@@ -457,8 +465,7 @@ def finish_losses(
     if SMOOTH:
         for part in range(PARTS):
             mean += tl.load(numbers + 3 * N + rows * PARTS + part, mask=counts, other=0.0)
-    weight = tl.full((ROWS,), 1.0, tl.float64)
-    loss, _, _, _ = _loss_and_factors(x_t, m, S, mean, weight, V, smoothing, z_loss, SMOOTH, Z)
+    loss = _loss(x_t, m, S, mean, smoothing, z_loss, SMOOTH, Z)
     loss = tl.where(counts, loss, 0.0)
     if LOSSES:
         tl.store(losses + rows, loss.to(losses.dtype.element_ty), mask=present)

@@ -33,19 +33,32 @@ class Plan:
     """the part stays in registers between the sum and the gradient"""
 
 
-# Elements of a row that one program holds, and the most programs a row is given: these wait for one
-# another, so they must all fit on the GPU at once with room to spare.
-HELD_ELEMENTS = 16384
-MOST_PARTS = 16
+# Programs that share a row wait for one another, so all of them must find room on the GPU at once:
+# at most one for each multiprocessor, of which each takes several.
+MOST_PARTS = 64
 
 
-def plan(V: int, element_size: int) -> Plan:
-    """Measured on an H200; see benchmarks/cross_entropy.py --sweep."""
-    parts = triton.cdiv(V, HELD_ELEMENTS)
-    if parts > MOST_PARTS or launch_kernel.INTERPRETED:
+@cache
+def plan(V: int, element_size: int, multiprocessors: int) -> Plan:
+    """Parts of 4096 elements, 8192 in float32, by 4 warps: see benchmarks/cross_entropy.py --sweep."""
+    block, num_warps = (8192, 4) if element_size == 4 else (4096, 4)
+    most = min(MOST_PARTS, multiprocessors)
+    while triton.cdiv(V, block) > most and block < 32768:
+        block, num_warps = 2 * block, 2 * num_warps
+    parts = triton.cdiv(V, block)
+    if parts > most:
         return Plan(parts=1, block=4096, num_warps=4, held=False)
-    block = triton.next_power_of_2(triton.cdiv(V, parts))
-    return Plan(parts=parts, block=block, num_warps=8 if block <= 8192 else 16)
+    return Plan(
+        parts=parts, block=triton.next_power_of_2(triton.cdiv(V, parts)), num_warps=num_warps
+    )
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    """1 in the interpreter, which runs programs one after the other: no two may wait for each other."""
+    if device.type != "cuda":
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def rows_view(logits: Tensor) -> tuple[Tensor, int, int, int]:
@@ -161,7 +174,7 @@ def launch(
             num_warps=4,
         )
         return
-    cut = cut or plan(V, logits.element_size())
+    cut = cut or plan(V, logits.element_size(), _multiprocessors(device))
     shared = cut.parts > 1
     numbers = torch.empty(3 + cut.parts, N, dtype=torch.float64, device=device)
     pairs = torch.empty(2 * cut.parts * N, device=device) if shared else anything

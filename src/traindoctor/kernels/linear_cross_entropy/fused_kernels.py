@@ -103,9 +103,11 @@ def exp_logits(
         c = tl.load(reference + rows, mask=rows < n, other=0.0)
         if BIAS:
             x += tl.load(bias + cols, mask=cols < V, other=0.0).to(tl.float32)[None, :]
-        counts = (cols < V)[None, :] & (target != ignore_index)[:, None]
-        counts = counts & (cols[None, :] != target[:, None])
-        e = tl.where(counts, tl.exp(x - c[:, None]), 0.0)
+        if first_column + BLOCK_V > V:
+            x += tl.where(cols < V, 0.0, float("-inf"))[None, :]
+        # exp(x - inf) = 0: an ignored row needs no test of its own
+        c = tl.where(target == ignore_index, float("inf"), c)
+        e = tl.where(cols[None, :] == target[:, None], 0.0, tl.exp(x - c[:, None]))
         tl.store(sums + column_tile * n + rows, tl.sum(e, 1), mask=rows < n)
         if STORE:
             exponentials.store([first_row, first_column], e.to(tl.bfloat16))

@@ -48,7 +48,7 @@ class Tiles:
 
 def tiles_for(D: int) -> Tiles:
     """The fastest shape for a width."""
-    return Tiles(persistent=D <= 2048)
+    return Tiles(persistent=True)
 
 
 def losses_and_gradients(
@@ -99,11 +99,9 @@ def losses_and_gradients(
 
 
 def rows_per_chunk(N: int, V: int, D: int) -> int:
-    """Rows whose exponentials make a chunk of the wanted size, in chunks of about equal size."""
+    """Rows whose exponentials make a chunk of the wanted size: whole tiles."""
     size = min(max(SMALLEST_CHUNK, int(CHUNK_PER_WEIGHT * V * D * 2)), LARGEST_CHUNK)
-    most = max(ROW_TILE, size // (2 * V) // ROW_TILE * ROW_TILE)
-    chunks = triton.cdiv(N, most)
-    return triton.cdiv(triton.cdiv(N, chunks), ROW_TILE) * ROW_TILE
+    return max(ROW_TILE, size // (2 * V) // ROW_TILE * ROW_TILE)
 
 
 def fused(
