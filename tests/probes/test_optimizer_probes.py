@@ -12,7 +12,7 @@ from torch import nn
 from traindoctor.capture.watch import Watch
 from traindoctor.probes.clip_order import ClipOrder
 from traindoctor.probes.coverage import Coverage, trained_before
-from traindoctor.probes.optimizer_state import OptimizerState, decouples, moments
+from traindoctor.probes.optimizer_state import MEASURED, OptimizerState, decouples, moments
 from traindoctor.probes.rates import Rates
 from traindoctor.probes.state_age import StateAge
 from traindoctor.probes.update import Update
@@ -354,23 +354,29 @@ def test_update_norms_are_those_of_the_step(tmp_path) -> None:
     assert set(record.layers("update.rms").layers) == {n for n, _ in Two().named_parameters()}
 
 
+def measured(optimizer, p) -> dict[str, float]:
+    group = optimizer.param_groups[0]
+    apart = decouples(optimizer, group)
+    row = moments(p, p.grad, group, optimizer.state[p], decoupled=apart)
+    return dict(zip(MEASURED, row.tolist()))
+
+
 def test_moments_of_adam_and_how_decay_stands_beside_them() -> None:
     p = nn.Parameter(torch.full((10,), 2.0))
-    adam = torch.optim.Adam([p], lr=1e-3, weight_decay=0.5)
     p.grad = torch.full((10,), 0.1)
+    adam = torch.optim.Adam([p], lr=1e-3, weight_decay=0.5)
     adam.step()
-    group = adam.param_groups[0]
-    coupled = moments(p, p.grad, group, adam.state[p], decoupled=decouples(adam, group))
+    coupled = measured(adam, p)
     # The decay term 0.5 * 2 joins a gradient of 0.1: it is ten times as strong.
-    assert coupled.pull / coupled.push == pytest.approx(10.0, rel=1e-2)
-    assert coupled.step_rms == pytest.approx(1.0, rel=1e-3)
-    assert coupled.under_eps == 0.0
+    assert coupled["pull"] / coupled["push"] == pytest.approx(10.0, rel=1e-2)
+    assert coupled["step_rms"] == pytest.approx(1.0, rel=1e-3)
+    assert coupled["snr"] == pytest.approx(1.0, rel=1e-3)
+    assert coupled["under_eps"] == 0.0
     adamw = torch.optim.AdamW([p], lr=1e-3, weight_decay=0.1)
     adamw.step()
-    group = adamw.param_groups[0]
-    apart = moments(p, p.grad, group, adamw.state[p], decoupled=decouples(adamw, group))
+    apart = measured(adamw, p)
     # The decay 0.1 * 2 stands beside a step of 1.
-    assert apart.pull / apart.push == pytest.approx(0.2, rel=1e-2)
+    assert apart["pull"] / apart["push"] == pytest.approx(0.2, rel=1e-2)
 
 
 def test_an_eps_above_the_denominator_is_seen(tmp_path) -> None:

@@ -4,38 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from traindoctor.events import Event, ForwardBegin, StepBegin, StepEnd
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.replay.names import local
 from traindoctor.replay.trees import ModuleTrees
 
 # Statistics need no more entries than this of one tensor: a stride over it is read.
-ENTRIES = 16_384
-
-
-@dataclass
-class Moments:
-    """One parameter's share in the sampled step; sums of squares are over the entries read."""
-
-    m_rms: float = math.nan
-    v_rms: float = math.nan
-    """Root mean square of sqrt(v): in the unit of a gradient."""
-    snr: float = math.nan
-    """Size of the mean gradient over the root of its mean square, both bias-corrected."""
-    step_rms: float = math.nan
-    """Update over learning rate: about 1 at the first step, less where gradients disagree."""
-    under_eps: float = math.nan
-    """Share of the entries with a gradient whose sqrt(v) is under eps."""
-    pull: float = 0.0
-    """Norm of the decay term as it enters the rule."""
-    push: float = 0.0
-    """Norm of the term that it stands beside: gradient, or Adam's normalised step."""
+ENTRIES = 4096
+# What is measured of one parameter, in this order.
+MEASURED = ("m_rms", "v_rms", "snr", "step_rms", "under_eps", "pull", "push")
 
 
 def decouples(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
@@ -52,44 +36,51 @@ def moments(
     state: Mapping[str, Any],
     *,
     decoupled: bool,
-) -> Moments:
-    """After the step: the state has seen `gradient`."""
-    found = Moments()
+) -> Tensor:
+    """The numbers of MEASURED, after a step: the state has seen `gradient`. One tensor, nothing waited for.
+
+    m_rms, v_rms: of the bias-corrected mean and root of the mean square of the gradient. snr: the first over the
+    second, entry by entry. step_rms: update over rate, about 1 at the first step. under_eps: share of entries
+    with a gradient whose denominator is under eps. pull: norm of the decay term as it enters the rule. push: norm
+    of what it stands beside, the gradient or Adam's normalised step.
+    """
     weight = _read(parameter)
-    decay = float(group.get("weight_decay") or 0.0)
-    found.pull = decay * float(weight.norm())
-    if gradient is not None:
-        found.push = float(_read(gradient).norm())
-    m, v = state.get("exp_avg"), state.get("exp_avg_sq")
-    betas = group.get("betas")
-    if not isinstance(m, Tensor) or not isinstance(v, Tensor) or betas is None:
-        return found
-    if m.shape != parameter.shape or v.shape != parameter.shape:
-        return found  # factored moments (Adafactor): another rule
-    count = float(state.get("step", 1))
-    first, second = (1 - float(beta) ** max(count, 1.0) for beta in betas[:2])
-    m, root = _read(m) / max(first, 1e-12), (_read(v) / max(second, 1e-12)).sqrt()
+    nothing = weight.new_tensor(math.nan)
+    pull = weight.norm() * float(group.get("weight_decay") or 0.0)
+    push = nothing if gradient is None else _read(gradient).norm()
+    m, v, betas = state.get("exp_avg"), state.get("exp_avg_sq"), group.get("betas")
+    plain = isinstance(m, Tensor) and isinstance(v, Tensor) and betas is not None
+    # Factored moments (Adafactor) have other shapes and another rule.
+    if not plain or m.shape != parameter.shape or v.shape != parameter.shape:
+        return torch.stack([*[nothing] * 5, pull, push])
+    count = max(float(state.get("step", 1)), 1.0)
+    first, second = (max(1 - float(beta) ** count, 1e-12) for beta in betas[:2])
+    m, root = _read(m) / first, (_read(v) / second).sqrt()
     eps = float(group.get("eps", 0.0))
     step = m / (root + eps).clamp(min=1e-45)
     seen = root > 0
-    found.m_rms, found.v_rms = _rms(m), _rms(root)
-    found.step_rms = _rms(step)
-    if seen.any():
-        found.snr = _rms(m[seen] / root[seen])
-        found.under_eps = float((root[seen] < eps).double().mean())
-    if decoupled:
-        found.push = float(step.norm())
-    return found
+    ratio = torch.where(seen, m / root, 0.0)
+    number = seen.sum()
+    return torch.stack(
+        [
+            _rms(m),
+            _rms(root),
+            (ratio.square().sum() / number).sqrt(),
+            _rms(step),
+            (seen & (root < eps)).sum() / number,
+            pull,
+            step.norm() if decoupled else push,
+        ]
+    )
 
 
 def _read(tensor: Tensor) -> Tensor:
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    flat = local.detach().flatten()
+    flat = local(tensor).detach().flatten()
     return flat[:: max(1, flat.numel() // ENTRIES)].double()
 
 
-def _rms(values: Tensor) -> float:
-    return float(values.square().mean().sqrt()) if values.numel() else math.nan
+def _rms(values: Tensor) -> Tensor:
+    return values.square().mean().sqrt()
 
 
 class OptimizerState:
@@ -105,7 +96,7 @@ class OptimizerState:
         "decay.ratio",
     )
     cost: ClassVar[Cost] = "costly"
-    every: ClassVar[int] = 25
+    every: ClassVar[int] = 50
     hears: ClassVar[tuple[type, ...]] = (
         ForwardBegin,
         StepBegin,
@@ -114,8 +105,7 @@ class OptimizerState:
 
     def __init__(self) -> None:
         self.trees = ModuleTrees()
-        self._gradients: dict[int, Tensor] = {}
-        self._found: dict[str, Moments] = {}
+        self._found: dict[str, Tensor] = {}
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin) and event.wants_grad:
@@ -132,24 +122,24 @@ class OptimizerState:
         for i, group in enumerate(optimizer.param_groups):
             decoupled = decouples(optimizer, group)
             for j, parameter in enumerate(group["params"]):
-                if not parameter.is_floating_point():
-                    continue
-                name = names.get(id(parameter), f"group {i}, parameter {j}")
-                state = optimizer.state.get(parameter, {})
-                self._found[name] = moments(
-                    parameter, parameter.grad, group, state, decoupled=decoupled
-                )
+                if parameter.is_floating_point() and parameter.numel():
+                    name = names.get(id(parameter), f"group {i}, parameter {j}")
+                    state = optimizer.state.get(parameter, {})
+                    self._found[name] = moments(
+                        parameter, parameter.grad, group, state, decoupled=decoupled
+                    )
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         found, self._found = self._found, {}
         if not found:
             return
-        columns = list(found)
-        if any(math.isfinite(one.m_rms) for one in found.values()):
-            for key in ("m_rms", "v_rms", "snr", "step_rms", "under_eps"):
-                row = [getattr(one, key) for one in found.values()]
-                record.layers(f"adam.{key}", step, columns, row)
-        pull = math.hypot(*(one.pull for one in found.values()))
-        push = math.hypot(*(one.push for one in found.values() if one.pull))
+        device = next(iter(found.values())).device
+        table = torch.stack([one.to(device) for one in found.values()]).cpu().numpy()
+        columns = {name: table[:, k] for k, name in enumerate(MEASURED)}
+        if np.isfinite(columns["m_rms"]).any():
+            for key in MEASURED[:5]:
+                record.layers(f"adam.{key}", step, list(found), columns[key])
+        decayed = (columns["pull"] > 0) & np.isfinite(columns["push"])
+        pull, push = (float(np.linalg.norm(columns[key][decayed])) for key in ("pull", "push"))
         if pull > 0 and push > 0:
             record.scalar("decay.ratio", step, pull / push)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from traindoctor.events import Event, StepBegin, StepEnd
 from traindoctor.probes.base import Cost
@@ -30,7 +30,7 @@ class StateAge:
     )
 
     def __init__(self) -> None:
-        self._had_state = WeakIdKeyDictionary()  # parameter -> steps its state had seen
+        self._had_state: dict[int, tuple[weakref.ref[Tensor], float]] = {}
         self._reset: bool | None = None
         self._age: float | None = None
 
@@ -40,15 +40,21 @@ class StateAge:
             if parameter is None:
                 return
             state = event.optimizer.state.get(parameter) or {}
-            if parameter in self._had_state:
+            before = self._age_before(parameter)
+            if before is not None:
                 age = _count(state)
-                self._reset = not state or (age is not None and age < self._had_state[parameter])
+                self._reset = not state or (age is not None and age < before)
         elif isinstance(event, StepEnd):
             parameter = _followed(event.optimizer)
             state = None if parameter is None else event.optimizer.state.get(parameter)
             if parameter is not None and state and _remembers(state):
                 self._age = _count(state)
-                self._had_state[parameter] = self._age or 0.0
+                self._had_state[id(parameter)] = (weakref.ref(parameter), self._age or 0.0)
+
+    def _age_before(self, parameter: Tensor) -> float | None:
+        """Steps its state had seen after its last step; None if it had none."""
+        known = self._had_state.get(id(parameter))
+        return known[1] if known is not None and known[0]() is parameter else None
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         if self._reset is not None:

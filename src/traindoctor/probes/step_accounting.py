@@ -198,7 +198,7 @@ class StepAccounting:
     name: ClassVar[str] = "step_accounting"
     gives: ClassVar[tuple[str, ...]] = ("update.lost",)
     cost: ClassVar[Cost] = "costly"
-    every: ClassVar[int] = 50
+    every: ClassVar[int] = 100
     hears: ClassVar[tuple[type, ...]] = (
         ForwardBegin,
         StepBegin,

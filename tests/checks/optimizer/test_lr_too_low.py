@@ -47,6 +47,8 @@ def test_likely_by_the_gain_alone() -> None:
 
 def test_silent_on_a_sound_but_slow_run() -> None:
     assert isinstance(lr_too_low(record(trial(0.075, 0.34, 0.43, kl=1e-5))), Clear)
+    on_a_plateau = trial(0.03, 0.21, 0.41, kl=1.1e-5)
+    assert isinstance(lr_too_low(record(on_a_plateau)), Clear)
 
 
 def test_silent_while_the_rate_rises() -> None:
