@@ -25,6 +25,8 @@ help:
 
 demo: .venv/base
 	$(BIN)/traindoctor train --preset demo --out runs/demo
+	@echo "== the same kind of run, sick: a loss kernel whose backward pass forgets the mean's 1/N"
+	$(BIN)/traindoctor run --out runs/demo-sick examples/case_study/program.py --variant kernel
 
 test: lint type .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not browser"

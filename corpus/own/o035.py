@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 torch.manual_seed(48)
-VOCAB, LENGTH, D, STEPS = 16, 10, 64, 80
+VOCAB, LENGTH, D, STEPS = 16, 10, 16, 40
 
 
 def sample(n):
@@ -14,7 +14,7 @@ def sample(n):
 
 
 class Encoder(nn.Module):
-    def __init__(self, depth=2):
+    def __init__(self, depth=1):
         super().__init__()
         self.embed = nn.Embedding(VOCAB, D)
         self.pos = nn.Embedding(LENGTH, D)
@@ -41,7 +41,7 @@ opt = torch.optim.SGD(net.parameters(), lr=1e-3)
 net = net.half()
 scale = 65536.0
 for it in range(STEPS):
-    x, y = sample(48)
+    x, y = sample(6)
     loss = F.cross_entropy(net(x).float().transpose(1, 2), y)
     opt.zero_grad()
     (loss * scale).backward()

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 torch.manual_seed(49)
-VOCAB, LENGTH, D, STEPS = 16, 10, 64, 100
+VOCAB, LENGTH, D, STEPS = 16, 10, 16, 60
 
 
 def sample(n):
@@ -14,7 +14,7 @@ def sample(n):
 
 
 class Encoder(nn.Module):
-    def __init__(self, depth=2):
+    def __init__(self, depth=1):
         super().__init__()
         self.embed = nn.Embedding(VOCAB, D)
         self.pos = nn.Embedding(LENGTH, D)
@@ -40,7 +40,7 @@ net = Encoder()
 opt = torch.optim.SGD(net.parameters(), lr=100.0)
 net = net.half()
 for it in range(STEPS):
-    x, y = sample(48)
+    x, y = sample(6)
     loss = F.cross_entropy(net(x).float().transpose(1, 2), y)
     opt.zero_grad()
     (loss * 1e-5).backward()

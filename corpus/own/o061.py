@@ -12,8 +12,8 @@ data = torch.tensor([stoi[c] for c in text])
 split = int(0.9 * len(data))
 train_data, val_data = data[:split], data[split:]
 V = len(chars)
-T, B, D, H, L = 32, 16, 64, 4, 3
-steps, lr = 200, 2e-3
+T, B, D, H, L = 16, 4, 16, 2, 1
+steps, lr = 120, 2e-3
 
 
 def get_batch(source):
