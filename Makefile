@@ -24,7 +24,7 @@ help:
 	@touch $@
 
 demo: .venv/base
-	$(BIN)/traindoctor train --preset demo --out runs/demo
+	$(BIN)/traindoctor train --preset demo --out runs/demo --overwrite
 	@echo "== the same kind of run, sick: a loss kernel whose backward pass forgets the mean's 1/N"
 	$(BIN)/traindoctor run --out runs/demo-sick examples/case_study/program.py --variant kernel
 

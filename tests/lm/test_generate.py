@@ -146,6 +146,15 @@ def test_streamed_pieces_join_to_the_text(text: str) -> None:
     assert not any("\ufffd" in piece for piece in shown)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 257), max_size=30))
+def test_what_was_shown_never_changes_whatever_a_model_writes(tokens: list[int]) -> None:
+    tokenizer = train_tokenizer("char", ["ab"])
+    stream = TextStream(tokenizer)
+    shown = "".join(stream.push(token) for token in tokens)
+    assert shown + stream.finish() == tokenizer.decode(tokens)
+
+
 def test_a_stop_string_ends_the_text_and_is_never_shown() -> None:
     tokenizer = train_tokenizer("char", ["abcdefgh."])
     stream = TextStream(tokenizer, stop=["cd"])

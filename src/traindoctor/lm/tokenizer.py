@@ -34,6 +34,7 @@ class Tokenizer:
         self.kind = _kind_of(backend)
         self.unknown_id: int | None = backend.token_to_id(UNKNOWN) if self.kind == "word" else None
         self._table = _character_table(backend) if self.kind == "char" else None
+        self._bytes = _token_bytes(backend) if self.kind == "char" else None
 
     @property
     def vocab_size(self) -> int:
@@ -57,6 +58,10 @@ class Tokenizer:
         return np.asarray(ids, dtype=self.dtype)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """The text of the ids; bytes that are no UTF-8 become U+FFFD, each for itself."""
+        if self._bytes is not None:
+            # The library gives up a whole run of bytes for one bad one: text would change as it grows.
+            return b"".join(self._bytes[i] for i in ids).decode("utf-8", errors="replace")
         return str(self.backend.decode([int(i) for i in ids], skip_special_tokens=False))
 
     def save(self, file: Path) -> None:
@@ -163,6 +168,12 @@ def _character_table(backend: tokenizers.Tokenizer) -> NDArray[np.uint32]:
     for code, token in characters.items():
         table[code] = token
     return table
+
+
+def _token_bytes(backend: tokenizers.Tokenizer) -> list[bytes]:
+    """The UTF-8 of each token of a character vocabulary."""
+    tokens = sorted(backend.get_vocab().items(), key=lambda item: item[1])
+    return [t.encode() if len(t) == 1 else bytes([int(t[3:5], 16)]) for t, _ in tokens]
 
 
 def _refuse_surrogates(text: str) -> None:
