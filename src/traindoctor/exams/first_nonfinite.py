@@ -40,7 +40,13 @@ def first_nonfinite(patient: Patient) -> Mapping[str, Any]:
         if not math.isfinite(tape.loss):
             found = search(tape, {}, None)
             if found is not None:
-                return {**found, "step": step, "phase": "forward", **weights(tape.parameters)}
+                return {
+                    **found,
+                    "largest_weight_at_start": largest_at_start(patient),
+                    "step": step,
+                    "phase": "forward",
+                    **weights(tape.parameters),
+                }
     raise NotApplicable("loss and gradients are finite on every step that was looked at")
 
 
@@ -130,6 +136,7 @@ def search(
             found.append({**describe(op, fed, outputs), "fed_by_infinity": True})
             return True
         found.append({**describe(op, fed, outputs), "fed_by_infinity": infinite})
+        found[-1]["chain"] = chain(tape, op)
         return nan
 
     visit(tape, look, parameters=parameters, batch=batch)
@@ -150,6 +157,18 @@ def bad(op: Op, output: Tensor) -> bool:
     if op.name in FILLING or op.name in MASKING:
         return False
     return True
+
+
+def chain(tape: StepTape, op: Op, length: int = 6) -> list[str]:
+    """Names of the ops that made the first input, the nearest first."""
+    names: list[str] = []
+    seen: Op | None = op
+    while seen is not None and len(names) < length:
+        live = [ref for ref in seen.inputs if ref in tape.producer]
+        seen = tape.producer[live[0]] if live and tape.producer[live[0]] is not seen else None
+        if seen is not None:
+            names.append(seen.name)
+    return names
 
 
 def describe(op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dict[str, Any]:
@@ -208,5 +227,6 @@ def search_backward(
         if any(broken(ref) for ref in refs_in((op.args, op.kwargs))):
             fed = [replay[ref] for ref in op.inputs if replay[ref].is_floating_point()]
             outputs = [replay[ref] for ref in op.outputs if ref is not None]
-            return {**describe(op, fed, outputs), "fed_by_infinity": False, "then": None}
+            known = {"fed_by_infinity": False, "then": None, "chain": chain(tape, op)}
+            return {**describe(op, fed, outputs), **known}
     return None

@@ -35,6 +35,8 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     tape = tapes[-1]
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
+    if all(root.ref is None for root in tape.roots):
+        return severed(patient, tape)
     meant = trained(patient)
     silent = [
         name
@@ -60,6 +62,29 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
         "share_of_gradient": hidden_share(through, hidden),
         "in_optimizer": bool(meant),
         "missing": missing(patient, tape),
+    }
+
+
+def severed(patient: Patient, tape: StepTape) -> dict[str, Any]:
+    """Backward is called on a tensor that was made anew: `torch.tensor(loss.item(), requires_grad=True)`."""
+    meant = trained(patient)
+    names = [name for name in tape.parameters if not meant or name in meant]
+    if not names or not tape.escapes:
+        raise ReplayError("backward was not called on anything that the tape has seen")
+    return {
+        "step": tape.step,
+        "trainable": len(names),
+        "silent": len(names),
+        "blocked": len(names),
+        "names": names[:MAX_NAMES],
+        "cuts": [],
+        "escapes": [
+            {"function": name, "line": line, "module": module}
+            for name, line, module in tape.escapes[-5:][::-1]
+        ],
+        "share_of_gradient": 1.0,
+        "in_optimizer": bool(meant),
+        "missing": [],
     }
 
 

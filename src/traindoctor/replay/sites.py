@@ -256,7 +256,7 @@ def _normalised(tape: StepTape, source: Ref, classes: int) -> tuple[str, Ref] | 
         if maker.name in ("sub", "__sub__", "sub_", "__isub__") and len(maker.inputs) == 2:
             return "logsumexp", maker.inputs[0]
         if maker.name in ("div", "__truediv__", "div_", "__itruediv__") and len(maker.inputs) == 2:
-            return "softmax", source  # exp(x) / sum exp(x), by hand: the source is a distribution
+            return "probability", source  # exp(x) / sum exp(x), by hand: a distribution
         _ = ref
     start = {tape.geometry[ref.index].storage for ref, _ in walk_back(tape, source)}
     reached = set(start)

@@ -1,0 +1,124 @@
+"""A backward that is not the derivative of its forward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.record import ExamResult, Record
+
+# Right gradients differ from the replay's by 0 to 9e-7 in float32, wrong ones by 0.2 and more.
+WRONG = 1e-4
+# ... and by this many times the noise that the step's own precision and conditioning allow.
+TIMES_NOISE = 10.0
+
+
+@check(
+    code="GRD002",
+    slug="backward-incorrect",
+    title="A backward pass is not the derivative of its forward pass",
+    since="0.1",
+)
+def backward_incorrect(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Replays the step in its own precision with autograd seeing into the forward of every `autograd.Function`, and
+    compares parameter by parameter with the gradient that the optimizer got. If they differ, each Function is
+    tested alone, which names the guilty one, its factor and the pattern of the error. What torch cannot look into
+    is tested by finite differences.
+    ## Why it matters
+    The optimizer follows a wrong direction, or a right one with a wrong length; nothing else can repair that.
+    ## How to fix
+    Correct the backward of the Function that is named: a constant factor is a forgotten mean (or batch size), zeros
+    from an index on are a tile or block that is left out, wrong masked positions a mask that is ignored.
+    `traindoctor gradcheck module:function` tests it in seconds.
+    ## When it stays silent
+    Straight-through estimators, gradient reversal and scaling (a Function whose forward gives its input back changes
+    gradients on purpose), gradient hooks, and data-parallel runs whose gradients are means over ranks.
+    """
+    whole = record.exam("tape_gradient")
+    if whole is None:
+        return backward_incorrect.not_judged("the gradient was not compared", wants="tape_gradient")
+    alone = record.exam("functions_alone")
+    if whole.done and not _differs(whole.values) and not whole.values["opaque"]:
+        largest = whole.values["difference"]
+        return backward_incorrect.clear(f"the replayed gradient differs by {largest:.1e}")
+    if alone is None:
+        return backward_incorrect.not_judged(
+            "its Functions were not tested", wants="functions_alone"
+        )
+    if alone.done:
+        found = _guilty(whole, alone)
+        if found is not None:
+            return found
+    if not whole.done:
+        return backward_incorrect.not_judged(f"no replay: {whole.reason}")
+    return _rest(whole, alone)
+
+
+def _differs(values: Mapping[str, Any]) -> bool:
+    return bool(values["difference"] > max(WRONG, TIMES_NOISE * values["noise"]))
+
+
+def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
+    tested = [f for f in alone.values["functions"] if f["test"] != "none"]
+    wrong = [f for f in tested if _differs(f) and not f["surrogate"]]
+    if not wrong:
+        return None
+    worst = max(wrong, key=lambda f: float(f["difference"]))
+    meant = bool(worst["identity"])
+    items = [
+        evidence(
+            f"gradient of {worst['name']} against the derivative of its forward",
+            worst["difference"],
+            0.0,
+            noise=worst["noise"],
+            step=alone.step,
+        )
+    ]
+    if worst["factor"] is not None:
+        items.append(evidence("factor", worst["factor"], 1.0, noise=worst["noise"]))
+    if whole.done:
+        items.append(evidence("whole gradient against the replay's", whole.values["whole"], 0.0))
+    return backward_incorrect.finding(
+        *items,
+        summary=f"the backward of {worst['name']} is wrong: {worst['pattern']} ({worst['test']})",
+        where=worst["name"],
+        line=worst["line"],
+        since_step=0,
+        status="possible" if meant else None,
+    )
+
+
+def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
+    values = whole.values
+    if not _differs(values):
+        return backward_incorrect.clear(
+            f"the replayed gradient differs by {values['difference']:.1e}"
+        )
+    if values["world_size"] > 1:
+        return backward_incorrect.not_judged("gradients are means over ranks")
+    if values["hooked"]:
+        return backward_incorrect.not_judged("gradient hooks change the gradients of parameters")
+    functions = alone.values.get("functions", []) if alone.done else []
+    if functions and all(f.get("surrogate") or f.get("identity") for f in functions):
+        return backward_incorrect.clear("its Functions change gradients on purpose")
+    untested = [f["name"] for f in functions if f["test"] == "none"]
+    if not untested:
+        reason = "the gradient differs from the replay's, and no Function is the reason"
+        return backward_incorrect.not_judged(reason)
+    worst = values["worst"][0]
+    return backward_incorrect.finding(
+        evidence(
+            "gradient against the replay's",
+            values["difference"],
+            0.0,
+            noise=values["noise"],
+            step=values["step"],
+        ),
+        summary=f"the gradient of {worst['name']} is wrong: {worst['pattern']}; {untested[0]} could not be tested alone",
+        where=untested[0],
+        since_step=0,
+        status="likely",
+    )

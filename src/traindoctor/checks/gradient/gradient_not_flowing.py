@@ -1,0 +1,62 @@
+"""Trainable parameters that shape the output get no gradient."""
+
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# A share of the tensors, or of the gradient they would have, from which on a model is crippled. Below it the cut
+# may be meant (one scale that is held fixed).
+SHARE = 0.1
+
+
+@check(
+    code="GRD003",
+    slug="gradient-not-flowing",
+    title="Trainable parameters that shape the loss get no gradient",
+    wants=["gradient_flow"],
+    since="0.1",
+)
+def gradient_not_flowing(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Lists trainable parameters (that an optimizer holds) without gradient on every taped step, and asks whether the
+    loss moves with them: by a replay that looks through `detach` and `no_grad`, and by changing their values.
+    ## Why it matters
+    These parameters stay as they were initialised; the rest of the model learns on top of random features.
+    ## How to fix
+    Take out the `detach()`, `.data`, `torch.no_grad()`, `torch.tensor(x)` or `.item()` at the line that is named;
+    give inputs that require gradients to a reentrant checkpoint, or use `use_reentrant=False`.
+    ## When it stays silent
+    Frozen parameters, teachers and target networks that no optimizer holds, stop-gradients on one of two paths,
+    experts without tokens, adapters whose gradient is zero at the start, parameters that are not used at all.
+    """
+    result = record.exam("gradient_flow")
+    assert result is not None
+    values = result.values
+    blocked, trainable = int(values["blocked"]), max(1, int(values["trainable"]))
+    if not blocked:
+        return gradient_not_flowing.clear(
+            f"{trainable - values['silent']} of {trainable} tensors get a gradient"
+        )
+    grave = blocked >= SHARE * trainable or values["share_of_gradient"] >= SHARE
+    cut = (values["cuts"] or [None])[0]
+    escape = (values["escapes"] or [None])[0]
+    line = cut["line"] if cut else (escape["line"] if escape else None)
+    how = (
+        f"{cut['kind']} at {cut['line']}"
+        if cut
+        else (f"{escape['function']} at {line}" if escape else "a cut")
+    )
+    return gradient_not_flowing.finding(
+        evidence(
+            "trainable tensors without gradient that move the loss", blocked, 0, step=result.step
+        ),
+        evidence("trainable tensors", trainable),
+        evidence("share of the whole gradient that is lost", values["share_of_gradient"], 0.0),
+        summary=f"{blocked} of {trainable} trainable tensors get no gradient ({values['names'][0]}, ...): {how} stops it",
+        where=values["names"][0],
+        line=line,
+        since_step=0,
+        status=None if grave else "possible",
+    )

@@ -1,0 +1,67 @@
+"""Early layers get orders of magnitude less gradient than late ones."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+import numpy as np
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.optimizer.base import progress
+from traindoctor.record import Record
+
+# First block over last block, same parameter. Healthy transformers have 0.1 to 10.
+RATIO = 1e-4
+NUMBER = re.compile(r"(^|\.)(\d+)(?=\.)")
+
+
+@check(
+    code="GRD005",
+    slug="gradients-vanishing",
+    title="Early layers get orders of magnitude less gradient than late ones",
+    needs=["grad.rms"],
+    since="0.1",
+)
+def gradients_vanishing(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Compares the gradient of the same parameter in the first and in the last block of a stack, in the median over
+    the sampled steps.
+    ## Why it matters
+    Early layers stay random; the model behaves as if it had a few layers only.
+    ## How to fix
+    Skip connections around every block, normalisation before it, a sound initialisation, no saturating activations.
+    ## When it stays silent
+    Zero-initialised branches that open later, runs that learn, models without a stack of equal blocks. Named first
+    only when nothing else (a missing skip path, a small initialisation) explains it.
+    """
+    layers = record.layers("grad.rms")
+    assert layers is not None
+    with np.errstate(all="ignore"):
+        typical = dict(zip(layers.layers, np.nanmedian(layers.values, axis=0).tolist()))
+    stacks: dict[str, dict[int, float]] = defaultdict(dict)
+    for name, size in typical.items():
+        found = NUMBER.search(name)
+        if found and np.isfinite(size):
+            stacks[name[: found.start(2)] + "*" + name[found.end(2) :]][int(found.group(2))] = size
+    ratios = [
+        (blocks[min(blocks)] / blocks[max(blocks)], name)
+        for name, blocks in stacks.items()
+        if len(blocks) >= 3 and blocks[max(blocks)] > 0
+    ]
+    if not ratios:
+        return gradients_vanishing.not_judged("the model has no stack of equal blocks")
+    middle = float(np.median([ratio for ratio, _ in ratios]))
+    if middle > RATIO:
+        return gradients_vanishing.clear(f"first over last block {middle:.2g}")
+    course = progress(record)
+    if course is not None and course.learned:
+        return gradients_vanishing.clear("the run learns")
+    return gradients_vanishing.finding(
+        evidence("gradient of the first block over that of the last", middle, 1.0, noise=0.9),
+        grade="statistic",
+        summary=f"the first block gets {middle:.1e} of the last block's gradient",
+        where=min(ratios)[1],
+        since_step=int(layers.steps[0]),
+    )

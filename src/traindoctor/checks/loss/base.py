@@ -1,0 +1,69 @@
+"""What the checks of the loss, gradient and numerics families share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from traindoctor.checks.optimizer.base import groups_of, loss_of
+from traindoctor.record import ExamResult, Record
+
+# Their step does not change when all gradients are multiplied by one number.
+SCALE_FREE = frozenset(
+    "Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Adafactor Lion AdamW8bit Adam8bit Muon".split()
+)
+# Weights at the crash within this factor of those at the start: nothing had blown up before.
+CALM = 10.0
+# A loss that grows by this factor from one step to the next is on its way to overflow by itself.
+RUNAWAY = 10.0
+
+
+def scale_free(record: Record) -> bool:
+    """Every optimizer of the run ignores the scale of gradients (as long as nothing is clipped)."""
+    kinds = {str(group["class"]) for group in groups_of(record)}
+    return bool(kinds) and kinds <= SCALE_FREE
+
+
+def not_finite_from(record: Record) -> int | None:
+    """The first step whose loss or gradient is not finite."""
+    steps = []
+    series = loss_of(record)
+    for found in (series, record.get("loss.root"), record.get("grad.norm")):
+        if found is not None:
+            bad = found.where(lambda values: ~np.isfinite(values))
+            steps += [int(bad.steps[0])] if len(bad) else []
+    return min(steps, default=None)
+
+
+def calm(record: Record, crash: Mapping[str, Any]) -> bool:
+    """Nothing had grown before the first non-finite value: the op itself is the cause."""
+    now, start = crash.get("largest_weight"), crash.get("largest_weight_at_start")
+    if now is None or not math.isfinite(now):
+        return False
+    if start and now > CALM * max(start, 1.0):
+        return False
+    series = record.get("loss.root")
+    if series is None:
+        return True
+    before = series.before(int(crash["step"])).finite().tail(4)
+    if len(before) < 2:
+        return True
+    sizes = np.abs(before.values)
+    return not bool((sizes[1:] > RUNAWAY * np.maximum(sizes[:-1], 1e-3)).any())
+
+
+def crash_of(record: Record) -> ExamResult | None:
+    """The exam of the first non-finite value, if it found the op."""
+    result = record.exam("first_nonfinite")
+    return result if result is not None and result.done and result.values.get("op") else None
+
+
+def place(values: Mapping[str, Any]) -> str | None:
+    """`train.py:54`, the library's line beside it where the script only called a library."""
+    line, library = values.get("line"), values.get("library_line")
+    if line and library:
+        return f"{line} ({library})"
+    return line or library

@@ -1,0 +1,76 @@
+"""Probabilities where logits are expected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# So many rows that all sum to 1 are no accident, on any step.
+MIN_ROWS = 4
+# Without a softmax in sight two steps must agree.
+MIN_STEPS = 2
+SQUASHING = frozenset({"softmax", "_softmax", "sigmoid", "div", "__truediv__"})
+
+
+@check(
+    code="LOS003",
+    slug="double-softmax",
+    title="The loss function is given probabilities where it expects logits",
+    wants=["loss_input"],
+    since="0.1",
+)
+def double_softmax(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Looks at what enters each loss on several steps: rows that are not negative and sum to 1 are probabilities.
+    ## Why it matters
+    `F.cross_entropy` applies a log-softmax itself. A softmax before it squeezes all logits into 0..1: the loss
+    cannot fall under about ln(1 + (C-1)/e), and gradients are tiny.
+    ## How to fix
+    Hand logits to `F.cross_entropy` and `binary_cross_entropy_with_logits`, log-probabilities to `F.nll_loss`.
+    ## When it stays silent
+    Log-probabilities into cross_entropy (a log-softmax of a log-softmax is itself), `nll_loss` after a
+    log-softmax, `binary_cross_entropy` after a sigmoid.
+    """
+    result = record.exam("loss_input")
+    assert result is not None
+    for site in result.values["sites"]:
+        said = _wrong(site)
+        if said is not None:
+            made = site["made_by"] or {}
+            return double_softmax.finding(
+                evidence(
+                    "rows at the loss that are distributions",
+                    site["finite_rows"],
+                    0,
+                    step=result.step,
+                ),
+                evidence("steps looked at", site["steps"]),
+                evidence("made by", made.get("op"), "a linear layer"),
+                summary=f"{site['kind']} is given {said} ({made.get('line') or site['line']})",
+                where=made.get("module"),
+                line=made.get("line") or site["line"],
+                since_step=0,
+            )
+    return None
+
+
+def _wrong(site: Mapping[str, Any]) -> str | None:
+    kind, made = str(site["kind"]), (site["made_by"] or {}).get("op")
+    if site["finite_rows"] < MIN_ROWS:
+        return None
+    sure = made in SQUASHING or site["steps"] >= MIN_STEPS
+    logits = kind.startswith(("cross_entropy", "log_softmax", "logsumexp", "softmax"))
+    if logits and site["probabilities"] and sure:
+        return "probabilities: softmax is applied twice"
+    if kind == "nll_loss" and sure:
+        if site["probabilities"]:
+            return "probabilities: their logarithm is missing"
+        if not site["log_probabilities"] and (site["highest"] or 0) > 0:
+            return "numbers that are no log-probabilities"
+    if kind == "binary_cross_entropy_with_logits" and site["between_0_and_1"] and made == "sigmoid":
+        return "probabilities: sigmoid is applied twice"
+    return None

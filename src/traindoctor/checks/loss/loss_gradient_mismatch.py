@@ -1,0 +1,65 @@
+"""The gradient belongs to another function than the loss that is reported."""
+
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.record import Record
+
+# Healthy scripts have 0.9999 and more (a balance term that is not printed); another loss has 0.002. Terms may be
+# printed one by one: the gradient is projected on all that is read, so 0.9 leaves room for an unread regulariser.
+COSINE = 0.9
+# A gradient that is not even that of the step's own root is a matter for backward-incorrect.
+RIGHT_GRADIENT = 1e-3
+
+
+@check(
+    code="LOS001",
+    slug="loss-gradient-mismatch",
+    title="The gradient is that of another loss than the one that is reported",
+    wants=["printed_loss", "tape_gradient"],
+    since="0.1",
+)
+def loss_gradient_mismatch(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Takes the gradient of every loss that the script reads (`item()`, `float()`, a format) on a replay of the step,
+    and the cosine between the gradient that the optimizer got and their best combination.
+    ## Why it matters
+    The printed loss cannot fall, or falls by chance: something else is being minimised. Report D: the forward
+    measured cross-entropy, the backward computed the gradient of a mean squared error.
+    ## How to fix
+    Call backward on the loss that you report; or, with gradients by hand, derive them from that loss.
+    ## When it stays silent
+    Auxiliary terms that are printed beside the main loss, running means, perplexity, accuracy, norms, and losses
+    with a small unprinted regulariser. Each rank of a data-parallel run prints its own loss: not judged there.
+    """
+    result = record.exam("printed_loss")
+    gradient = record.exam("tape_gradient")
+    assert result is not None
+    assert gradient is not None
+    values = result.values
+    cosine = float(values["cosine"])
+    if cosine >= COSINE:
+        return loss_gradient_mismatch.clear(f"cosine {cosine:.4f} with the printed loss")
+    if gradient.values["difference"] > RIGHT_GRADIENT:
+        return loss_gradient_mismatch.clear("the backward pass itself is wrong")
+    printed, optimised = values["reads"][0], values["optimised"][0]
+    said = "printed" if values.get("was_read", True) else "computed and not optimised"
+    return loss_gradient_mismatch.finding(
+        evidence(
+            f"cosine with the gradient of the loss that is {said}",
+            cosine,
+            1.0,
+            noise=1e-3,
+            step=result.step,
+        ),
+        evidence("loss that is reported", printed["value"], step=result.step),
+        evidence("value that backward is called on", optimised["value"], step=result.step),
+        summary=(
+            f"the gradient has cosine {cosine:.3f} with that of the loss that is {said}"
+            f" ({printed['line']}); backward is called on another value ({optimised['line']})"
+        ),
+        line=optimised["line"],
+        since_step=0,
+        status=None if values.get("was_read", True) else "likely",
+    )

@@ -1,0 +1,139 @@
+"""The right loss, times a wrong factor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traindoctor.checks.base import Finding, Outcome, Status, check, evidence
+from traindoctor.checks.loss.base import scale_free
+from traindoctor.checks.optimizer.base import progress
+from traindoctor.record import ExamResult, Record
+
+# The sum over a step is 1.000 in every sound script with several backward passes, 8.000 for eight undivided ones.
+TOLERANCE = 0.02
+# With one backward pass a factor may be meant (a weight of 0.5, a sum over few labels): only factors from here on
+# are looked at, and the run must suffer.
+LARGE = 8.0
+
+
+@check(
+    code="LOS002",
+    slug="loss-scale-wrong",
+    title="The loss enters the gradient with a wrong factor",
+    wants=["loss_coefficient"],
+    since="0.1",
+)
+def loss_scale_wrong(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Sums, over one optimizer step, the derivative of what backward is called on by the mean loss per target at the
+    loss function. A mean over all micro-batches has exactly 1.
+    ## Why it matters
+    A factor k in the gradient is a learning rate k times too long for SGD, and makes every clipping threshold,
+    epsilon and warm-up mean something else.
+    ## How to fix
+    Divide each micro-batch's loss by the number of micro-batches; use `reduction="mean"`, or divide a sum by the
+    number of targets; call `scaler.unscale_` or `scaler.step` so that the scale is taken out again.
+    ## When it stays silent
+    Accumulation that is divided, sums divided by the number of items, several loss terms of their own weights, and
+    scale-free optimizers (Adam) in a run that learns: there a factor is at most a possible cause.
+    """
+    result = record.exam("loss_coefficient")
+    assert result is not None
+    values = result.values
+    main = values["main"]
+    return (
+        _still_scaled(record, result)
+        or _accumulation(record, result, main)
+        or _sum_for_mean(record, result, main)
+    )
+
+
+def _still_scaled(record: Record, result: ExamResult) -> Finding | None:
+    scale, arrived = float(result.values["scale"]), result.values["arrived"]
+    if scale <= 2 or arrived is None or (result.values["arrived_cosine"] or 0) < 0.99:
+        return None
+    # Clipping makes gradients shorter: only what comes through unchanged was surely not unscaled.
+    if not 0.9 < arrived < 1.1:
+        return None
+    return loss_scale_wrong.finding(
+        evidence(
+            "gradient at the step over the true gradient",
+            scale * arrived,
+            1.0,
+            noise=0.01,
+            step=result.step,
+        ),
+        summary=f"the optimizer gets gradients that are still multiplied by the scaler's {scale:g}",
+        since_step=0,
+        status=_status(record),
+    )
+
+
+def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -> Finding | None:
+    passes, calls = int(result.values["backwards"]), int(main["calls"])
+    coefficient = float(main["coefficient"])
+    if passes < 2 or calls < passes:
+        return None
+    times = calls / passes  # several terms on one line
+    undivided, twice = calls, times / passes
+    if abs(coefficient - undivided) < TOLERANCE * undivided:
+        said = f"{passes} micro-batches are added up and not divided: the gradient is {coefficient:.3g} times too large"
+    elif abs(coefficient - twice) < TOLERANCE * twice:
+        said = f"the loss of {passes} micro-batches is divided twice: the gradient is {coefficient:.3g} of what it should be"
+    else:
+        return None
+    return loss_scale_wrong.finding(
+        evidence(
+            "weight of the mean loss in the step",
+            coefficient,
+            times,
+            noise=TOLERANCE,
+            step=result.step,
+        ),
+        evidence("backward passes per step", passes, step=result.step),
+        summary=said,
+        line=main["line"],
+        where=main["line"],
+        since_step=0,
+        status=_status(record),
+    )
+
+
+def _sum_for_mean(record: Record, result: ExamResult, main: Mapping[str, Any]) -> Finding | None:
+    coefficient = float(main["coefficient"])
+    if coefficient < LARGE or int(result.values["backwards"]) > 1:
+        return None
+    course = progress(record)
+    if course is None or not course.broke:
+        if course is None or course.learned or scale_free(record):
+            return None
+        status: Status = "possible"
+    else:
+        status = "possible" if scale_free(record) else "likely"
+    summed = abs(coefficient - float(main["valid"])) < 0.01 * coefficient
+    said = (
+        f"summed over {main['valid']:.0f} targets" if summed else f"multiplied by {coefficient:.3g}"
+    )
+    return loss_scale_wrong.finding(
+        evidence(
+            "weight of the mean loss in the step",
+            coefficient,
+            1.0,
+            noise=TOLERANCE,
+            step=result.step,
+        ),
+        summary=f"the loss is {said}, and the run breaks",
+        line=main["line"],
+        since_step=0,
+        status=status,
+    )
+
+
+def _status(record: Record) -> Status | None:
+    """Exact as the factor is, Adam does not feel it: in a run that learns it is only a possibility."""
+    if not scale_free(record):
+        return None
+    course = progress(record)
+    return "possible" if course is None or not course.broke else "likely"

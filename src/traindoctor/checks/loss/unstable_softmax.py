@@ -1,0 +1,79 @@
+"""exp or log overflows in a softmax written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.loss.base import calm, crash_of, not_finite_from, place
+from traindoctor.record import Record
+
+EXPONENTIALS = frozenset({"exp", "exp_", "expm1", "exp2", "cosh", "sinh"})
+LOGARITHMS = frozenset({"log", "log_", "log2", "log10", "logit"})
+# A logarithm of one of these's result is part of a softmax or a cross-entropy.
+PROBABILITIES = frozenset({"softmax", "_softmax", "exp", "exp_", "sigmoid"})
+
+
+def of_a_softmax(values: Mapping[str, Any]) -> bool:
+    """The op is the exp or the log of a softmax, a log-sum-exp or a loss by hand."""
+    if values.get("dtype") == "float16":
+        return False  # there the range of the dtype is the cause
+    if values["op"] in EXPONENTIALS:
+        return True
+    return values["op"] in LOGARITHMS and bool(PROBABILITIES & set(values.get("chain") or ()))
+
+
+@check(
+    code="LOS005",
+    slug="unstable-softmax",
+    title="A softmax or log-sum-exp written by hand overflows",
+    since="0.1",
+)
+def unstable_softmax(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    When loss or gradient stop being finite, replays that very step op by op and finds the first op that makes an
+    infinity or a NaN from finite input. An `exp` (or the `log` of a probability) with calm weights is this cause.
+    ## Why it matters
+    exp(89) is infinite in float32, exp(12) in float16: one large score and the whole batch is NaN.
+    ## How to fix
+    Use `torch.log_softmax`, `torch.logsumexp` or `F.cross_entropy`; or subtract the row's maximum before `exp`.
+    ## When it stays silent
+    Scores that grew because the weights blew up before: then the learning rate or the gradient is the cause.
+    """
+    broke = not_finite_from(record)
+    if broke is None:
+        return unstable_softmax.clear("loss and gradients stayed finite")
+    if record.exam("first_nonfinite") is None:
+        return unstable_softmax.not_judged("the run broke", wants="first_nonfinite")
+    result = crash_of(record)
+    if result is None:
+        exam = record.exam("first_nonfinite")
+        reason = exam.reason or exam.values.get("reason") if exam is not None else ""
+        return unstable_softmax.not_judged(f"the first non-finite value was not found: {reason}")
+    values = result.values
+    if not of_a_softmax(values):
+        return unstable_softmax.clear(f"the first non-finite value comes from {values['op']}")
+    if not calm(record, values):
+        return unstable_softmax.clear("the weights had grown before")
+    widest = (values["inputs"] or [{}])[0]
+    return unstable_softmax.finding(
+        evidence(
+            f"largest input of {values['op']}", widest.get("max"), "under 88", step=values["step"]
+        ),
+        evidence("results that are not finite", values["count"], 0, step=values["step"]),
+        evidence(
+            "largest weight",
+            values["largest_weight"],
+            values.get("largest_weight_at_start"),
+            noise=1.0,
+        ),
+        summary=(
+            f"{values['op']} at {place(values)} makes {values['count']} non-finite values at step {values['step']}"
+            f" from inputs up to {widest.get('max')}, with calm weights"
+        ),
+        where=values["module"] or None,
+        line=place(values),
+        since_step=int(values["step"]),
+    )

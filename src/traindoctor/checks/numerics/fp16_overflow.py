@@ -1,0 +1,72 @@
+"""Values leave the range of half precision at its upper end."""
+
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.loss.base import crash_of, not_finite_from, place
+from traindoctor.record import Record
+
+# GradScaler finds its level within the first steps and then skips one step in a thousand.
+WARM = 20
+SKIPPED = 0.2
+
+
+@check(
+    code="NUM001",
+    slug="fp16-overflow",
+    title="Values leave the range of float16",
+    since="0.1",
+)
+def fp16_overflow(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Looks for the first non-finite value of the run: made in float16 from finite input. And counts the steps that a
+    GradScaler skips once it has had time to find its level.
+    ## Why it matters
+    float16 ends at 65504: an attention score, a sum of squares or a scaled gradient beyond it is infinite, and the
+    step is lost or the weights are.
+    ## How to fix
+    bfloat16 has the range of float32; else compute the op that is named in float32 (softmax, norms, logits, losses),
+    and let GradScaler lower its scale.
+    ## When it stays silent
+    The skipped steps with which a GradScaler begins, and an occasional one later.
+    """
+    crash = crash_of(record)
+    if crash is not None and crash.values.get("dtype") == "float16":
+        values = crash.values
+        top = max((i["max"] or 0.0 for i in values["inputs"]), default=0.0)
+        return fp16_overflow.finding(
+            evidence(
+                f"non-finite results of {values['op']}", values["count"], 0, step=values["step"]
+            ),
+            evidence("largest input", top, "results under 65504", step=values["step"]),
+            summary=f"{values['op']} at {place(values)} leaves the range of float16 at step {values['step']}",
+            where=values["module"] or None,
+            line=place(values),
+            since_step=int(values["step"]),
+        )
+    skipped = record.get("scaler.skipped")
+    if skipped is not None and len(skipped) > WARM + 10:
+        late = skipped.after(int(skipped.steps[WARM]))
+        share = float(late.values.mean())
+        if share > SKIPPED:
+            return fp16_overflow.finding(
+                evidence(
+                    "share of steps that the scaler skips",
+                    share,
+                    0.0,
+                    noise=0.01,
+                    step=int(late.steps[0]),
+                ),
+                grade="statistic",
+                summary=f"{share:.0%} of the steps are skipped: gradients overflow at every scale",
+                since_step=int(late.steps[0]),
+            )
+        return fp16_overflow.clear(f"{share:.1%} of the steps skipped by the scaler")
+    if not_finite_from(record) is None:
+        return fp16_overflow.clear("loss and gradients stayed finite")
+    if record.exam("first_nonfinite") is None:
+        return fp16_overflow.not_judged("the run broke", wants="first_nonfinite")
+    if crash is None:
+        return fp16_overflow.not_judged("the first non-finite value was not found")
+    return fp16_overflow.clear(f"the first non-finite value is {crash.values['dtype']}")

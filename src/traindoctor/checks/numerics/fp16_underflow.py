@@ -1,0 +1,60 @@
+"""Values leave the range of half precision at its lower end."""
+
+from __future__ import annotations
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.optimizer.base import groups_of, progress
+from traindoctor.record import Record
+
+# Share of the gradient's entries that float16 turns into 0 though they are not. A right scale leaves a few per cent.
+LOST = 0.5
+# Smallest positive float16 number; Adam's usual eps of 1e-8 is 0 below it.
+SMALLEST = 6e-8
+
+
+@check(
+    code="NUM002",
+    slug="fp16-underflow",
+    title="Gradients or settings are too small for float16 and become 0",
+    wants=["precision_ladder"],
+    since="0.1",
+)
+def fp16_underflow(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Replays a step in float64 and counts the gradient entries that are 0 in the run although they should not be;
+    and looks at Adam's eps where the optimizer's state is in float16.
+    ## Why it matters
+    float16 knows nothing under 6e-8: small gradients vanish, and an eps of 1e-8 is 0, so that a zero second moment
+    divides by zero.
+    ## How to fix
+    Scale the loss with `torch.amp.GradScaler`, keep weights and optimizer state in float32, or use bfloat16.
+    ## When it stays silent
+    Runs that do not compute in float16, zeros that are zeros in float64 too (unused tokens, ReLU).
+    """
+    result = record.exam("precision_ladder")
+    assert result is not None
+    values = result.values
+    if "float16" not in values["dtypes"]:
+        return fp16_underflow.clear("the step does not compute in float16")
+    tiny = [g["eps"] for g in groups_of(record) if 0 < float(g.get("eps") or 1.0) < SMALLEST]
+    if values["weights"] == "float16" and tiny:
+        return fp16_underflow.finding(
+            evidence("eps of the optimizer", tiny[0], "6e-8 and more"),
+            summary=f"the optimizer's state is float16, where eps = {tiny[0]:g} is 0",
+            since_step=0,
+            status="likely",
+        )
+    lost = float(values["gradient_lost"])
+    if lost < LOST:
+        return fp16_underflow.clear(f"{lost:.1%} of the gradient is lost to float16")
+    course = progress(record)
+    return fp16_underflow.finding(
+        evidence(
+            "gradient entries that float16 turned into 0", lost, 0.0, noise=0.05, step=result.step
+        ),
+        summary=f"{lost:.0%} of the gradient's entries are 0 in float16 and not in float64",
+        where=values.get("worst_layer"),
+        since_step=0,
+        status="possible" if course is not None and course.learned else None,
+    )

@@ -1,0 +1,65 @@
+"""The update is smaller than the spacing of the weights' dtype."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.optimizer.base import progress
+from traindoctor.record import Record
+
+# Share of entries that should have moved and did not, in the median layer. float32 runs have under 0.01.
+LOST = 0.5
+
+
+@check(
+    code="NUM003",
+    slug="low-precision-updates-lost",
+    title="Updates are smaller than the spacing of the weights and are lost",
+    needs=["update.lost"],
+    since="0.1",
+)
+def low_precision_updates_lost(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Counts the weights that the optimizer's rule, in float64, moves and that came out unchanged.
+    ## Why it matters
+    bfloat16 has 8 bits: a weight of 1 moves in steps of 0.004 to 0.008. An update of 1e-4 is rounded away, every time.
+    ## How to fix
+    Keep the weights in float32 and let autocast compute in bfloat16; or use stochastic rounding, or an optimizer
+    with a compensated (Kahan) or float32 master copy.
+    ## When it stays silent
+    Weights in float32, a learning rate that has decayed to its end, layers without gradient.
+    """
+    lost = record.layers("update.lost")
+    assert lost is not None
+    with np.errstate(all="ignore"):
+        typical = np.nanmedian(lost.values, axis=0)
+    measured = typical[np.isfinite(typical)]
+    if not len(measured):
+        return low_precision_updates_lost.not_judged("no update was measured")
+    middle = float(np.median(measured))
+    if middle < LOST:
+        return low_precision_updates_lost.clear(f"{middle:.1%} of the updates are lost")
+    worst = lost.layers[int(np.nanargmax(typical))]
+    rate = record.get("optim.lr")
+    decayed = rate is not None and len(rate) > 4 and rate.last < 0.1 * float(np.nanmax(rate.values))
+    early = float(np.nanmedian(lost.values[0])) if len(lost) else middle
+    course = progress(record)
+    learned = course is not None and course.learned
+    if decayed and early < LOST:
+        return low_precision_updates_lost.clear("updates are lost only where the rate has decayed")
+    return low_precision_updates_lost.finding(
+        evidence(
+            "share of updates that are lost, median layer",
+            middle,
+            0.0,
+            noise=0.02,
+            step=int(lost.steps[0]),
+        ),
+        evidence("worst layer", worst),
+        summary=f"{middle:.0%} of the weights that should move do not: the update is under their spacing",
+        where=worst,
+        since_step=int(lost.steps[0]),
+        status="possible" if learned else None,
+    )

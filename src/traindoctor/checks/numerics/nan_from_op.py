@@ -1,0 +1,78 @@
+"""A single operation makes the first non-finite value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.loss.base import calm, crash_of, not_finite_from, place
+from traindoctor.record import Record
+
+# The exponential of a softmax by hand has a cause of its own.
+EXPONENTIALS = frozenset({"exp", "exp_", "expm1", "exp2"})
+LOGARITHMS = frozenset({"log", "log_", "log2", "log10", "logit"})
+PROBABILITIES = frozenset({"softmax", "_softmax", "exp", "exp_", "sigmoid"})
+
+
+@check(
+    code="NUM004",
+    slug="nan-from-op",
+    title="One operation makes the first NaN or infinity",
+    since="0.1",
+)
+def nan_from_op(record: Record) -> Outcome | None:
+    """
+    ## What it does
+    Keeps the weights and the batch of the first step that is not finite, before the optimizer spoils them, and runs
+    its ops one by one, forward or backward: the first that turns finite input into a NaN or infinity is named, with
+    its line, its module and the range of its inputs.
+    ## Why it matters
+    One NaN spreads to every weight with the next step; the run is lost from then on.
+    ## How to fix
+    Guard the operation at that line: an epsilon under `sqrt` and in a divisor, a floor under `log`, no softmax over
+    a row that is masked entirely, no standard deviation of constant data.
+    ## When it stays silent
+    Weights or loss that grew by orders of magnitude before: then the op only shows what the learning rate, the
+    scale or a wrong gradient did. Infinities that a mask is made of.
+    """
+    broke = not_finite_from(record)
+    if broke is None:
+        return nan_from_op.clear("loss and gradients stayed finite")
+    exam = record.exam("first_nonfinite")
+    if exam is None:
+        return nan_from_op.not_judged("the run broke", wants="first_nonfinite")
+    result = crash_of(record)
+    if result is None:
+        reason = exam.reason or exam.values.get("reason") or ""
+        return nan_from_op.not_judged(f"the first non-finite value was not found: {reason}")
+    values = result.values
+    if values.get("dtype") == "float16":
+        return nan_from_op.clear("the value left the range of half precision")
+    if values["op"] in EXPONENTIALS or (
+        values["op"] in LOGARITHMS and PROBABILITIES & set(values.get("chain") or ())
+    ):
+        return nan_from_op.clear("the op belongs to a softmax")
+    if not calm(record, values):
+        return nan_from_op.clear("weights or loss had grown before")
+    return nan_from_op.finding(
+        evidence(f"non-finite results of {values['op']}", values["count"], 0, step=values["step"]),
+        evidence("smallest divisor or argument", _smallest(values), step=values["step"]),
+        evidence(
+            "largest weight",
+            values["largest_weight"],
+            values.get("largest_weight_at_start"),
+            noise=1.0,
+        ),
+        summary=(
+            f"{values['op']} at {place(values)} makes the first non-finite value, in the {values['phase']} pass of"
+            f" step {values['step']}, from finite input and calm weights"
+        ),
+        where=values["module"] or None,
+        line=place(values),
+        since_step=int(values["step"]),
+    )
+
+
+def _smallest(values: dict[str, Any] | Any) -> float | None:
+    sizes = [i["smallest"] for i in values["inputs"] if i["smallest"] is not None]
+    return min(sizes, default=None)

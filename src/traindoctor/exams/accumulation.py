@@ -1,0 +1,52 @@
+"""Exam: do the micro-batches of a step add up to the gradient of the one big batch?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.sites import by_line, valid_count
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+
+
+@exam(name="accumulation", title="Micro-batches against the big batch", cost=3)
+def accumulation(patient: Patient) -> Mapping[str, Any]:
+    """Weight of one target in each micro-batch: in the mean over the big batch all are equal, their sum is 1."""
+    tape = patient.tape
+    assert tape is not None
+    if len(tape.roots) < 2:
+        raise NotApplicable("the step has one backward pass")
+    sites = [site for site in tape.loss_sites if site.in_root and site.op.outputs[0] is not None]
+    groups = by_line(sites)
+    if not groups:
+        raise NotApplicable("the step calls no loss function that is known")
+    calls = max(groups.values(), key=len)
+    refs = [site.op.outputs[0] for site in calls]
+    replay = tape.replay(gradients=True, want=[ref for ref in refs if ref is not None])
+    totals = [0.0] * len(calls)
+    for root in replay.roots:
+        values = [replay[ref] for ref in refs if ref is not None]
+        found = torch.autograd.grad(root, values, retain_graph=True, allow_unused=True)
+        for number, gradient in enumerate(found):
+            if gradient is not None:
+                totals[number] += float(gradient.double().sum()) / tape.roots[0].scale
+    weights = []
+    for site, total in zip(calls, totals):
+        count = max(1, valid_count(site))
+        # A mean spreads its weight over the targets; a sum gives each the whole.
+        weights.append(abs(total) if site.reduction == "sum" else abs(total) / count)
+    mean = sum(weights) / len(weights)
+    return {
+        "step": tape.step,
+        "micro_batches": len(tape.roots),
+        "sum": sum(w * valid_count(site) for w, site in zip(weights, calls)),
+        "weight_per_target": weights,
+        "unevenness": (max(weights) - min(weights)) / mean if mean else 0.0,
+        "valid": [valid_count(site) for site in calls],
+        "line": calls[0].line,
+    }

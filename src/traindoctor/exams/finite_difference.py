@@ -1,0 +1,75 @@
+"""Exam: the given gradient against finite differences of the replayed loss, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.exams.base import exam
+from traindoctor.numerics.finite_difference import directional_test
+from traindoctor.replay.execute import CUTS
+from traindoctor.replay.ops import PARAMETER
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+# At least three random directions, the largest disagreement counts: one alone can be twenty times smaller.
+DIRECTIONS = 4
+# The replay in float64 must be the step, up to the step's own rounding.
+FAITHFUL = 1e-2
+
+
+@exam(name="finite_difference", title="Gradient against finite differences", cost=120)
+def finite_difference(patient: Patient) -> Mapping[str, Any]:
+    """A second opinion: `difference` and `noise` are relative; paths that are cut on purpose make it too large."""
+    tape = patient.first_tape
+    assert tape is not None
+    if tape.gaps:
+        raise ReplayError(tape.gaps[0])
+    names = [
+        name
+        for name, gradient in tape.fresh.items()
+        if gradient is not None and name in tape.parameters
+    ]
+    if not names:
+        raise ReplayError("no gradient was given")
+    start = float(tape.replay(dtype=torch.float64).loss)
+    given = sum(root.value for root in tape.roots)
+    if not abs(start - given) <= FAITHFUL * max(abs(given), 1e-6):
+        raise ReplayError("the step cannot be replayed in float64")
+
+    def loss(*values: Tensor) -> Tensor:
+        return tape.replay(dtype=torch.float64, parameters=dict(zip(names, values))).loss
+
+    values = [tape.parameters[name].value.double() for name in names]
+    gradients = [tape.fresh[name].double() for name in names]  # type: ignore[union-attr]
+    test = directional_test(loss, values, gradients=gradients, num_directions=DIRECTIONS)
+    rounding = max(torch.finfo(tape.parameters[name].value.dtype).eps for name in names)
+    return {
+        "step": tape.step,
+        "difference": test.difference,
+        "noise": test.noise + 8 * math.sqrt(rounding) * rounding**0.25,
+        "factor": test.factor,
+        "outcome": test.outcome,
+        "directions": [
+            {"claimed": c, "measured": q.value, "error": q.error}
+            for c, q in zip(test.claims, test.quotients)
+        ],
+        "cut_paths": cut_paths(tape),
+    }
+
+
+def cut_paths(tape: StepTape) -> int:
+    """Ops on the way to the loss that let values through and gradients not."""
+    roots = [root.ref for root in tape.roots if root.ref is not None]
+    return sum(
+        op.hangs_on & PARAMETER != 0
+        and (op.name in CUTS or not op.grad_enabled and op.function is None)
+        for op in tape.needed(roots)
+    )

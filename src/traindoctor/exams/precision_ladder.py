@@ -1,0 +1,127 @@
+"""Exam: the step's loss and gradients in each precision against float64, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.exams.base import exam
+from traindoctor.replay.compare import compare_all
+from traindoctor.replay.execute import visit
+from traindoctor.replay.ops import Op
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+RUNGS = (torch.float32, torch.bfloat16, torch.float16)
+NUM_LAYERS = 8
+
+
+@exam(name="precision_ladder", title="Loss and gradients by precision", cost=12)
+def precision_ladder(patient: Patient) -> Mapping[str, Any]:
+    """`rungs`: relative error of loss and gradient per dtype, the worst layers, where it overflows."""
+    tape = patient.tape
+    assert tape is not None
+    exact = tape.replay(dtype=torch.float64, gradients=True)
+    loss = float(exact.loss)
+    reference = exact.gradients()
+    if not math.isfinite(loss):
+        raise ReplayError("the loss is not finite in float64 either")
+    own, layers = compare_all(tape.fresh, reference)
+    lost = {name: lost_share(tape.fresh.get(name), g) for name, g in reference.items()}
+    known = {name: share for name, share in lost.items() if share is not None}
+    sizes = {name: reference[name].numel() for name in known}  # type: ignore[union-attr]
+    total = sum(sizes.values())
+    return {
+        "step": tape.step,
+        "dtypes": dtypes(tape),
+        "weights": weights(tape),
+        "loss": loss,
+        "own": {"gradient": own, "layers": worst(layers)},
+        "rungs": {name(dtype): rung(tape, dtype, loss, reference) for dtype in RUNGS},
+        "gradient_lost": sum(known[n] * sizes[n] for n in known) / total if total else 0.0,
+        "worst_layer": max(known, key=known.__getitem__) if known else None,
+    }
+
+
+def name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def weights(tape: StepTape) -> str:
+    """The dtype that most weights have."""
+    counted = Counter(name(leaf.value.dtype) for leaf in tape.parameters.values())
+    return counted.most_common(1)[0][0] if counted else "none"
+
+
+def dtypes(tape: StepTape) -> list[str]:
+    """Every floating dtype that a result of the step has."""
+    found: set[str] = set()
+
+    def look(op: Op, inputs: Any, outputs: Sequence[Tensor]) -> bool:
+        found.update(name(out.dtype) for out in outputs if out.is_floating_point())
+        return False
+
+    visit(tape, look)
+    return sorted(found)
+
+
+def rung(
+    tape: StepTape, dtype: torch.dtype, loss: float, reference: Mapping[str, Tensor | None]
+) -> dict[str, Any]:
+    try:
+        replay = tape.replay(dtype=dtype, gradients=True)
+        whole, layers = compare_all(replay.gradients(), reference)
+        value = float(replay.loss)
+        overflow = None if math.isfinite(value) else first_overflow(tape, dtype)
+    except ReplayError as reason:
+        return {"refused": str(reason)}
+    scale = abs(loss) or 1.0
+    return {
+        "loss": abs(value - loss) / scale if math.isfinite(value) else None,
+        "gradient": whole if math.isfinite(whole) else None,
+        "layers": worst(layers),
+        "overflow": overflow,
+    }
+
+
+def worst(layers: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": part.name,
+            "difference": part.difference if math.isfinite(part.difference) else None,
+        }
+        for part in layers[:NUM_LAYERS]
+    ]
+
+
+def first_overflow(tape: StepTape, dtype: torch.dtype) -> dict[str, Any] | None:
+    """The first op whose result is infinite or NaN in that precision; masks of -inf are none."""
+    found: list[dict[str, Any]] = []
+
+    def look(op: Op, inputs: Any, outputs: Sequence[Tensor]) -> bool:
+        for out in outputs:
+            if out.is_floating_point() and bool((torch.isnan(out) | (out == math.inf)).any()):
+                found.append({"op": op.name, "line": op.line, "module": op.module})
+                return True
+        return False
+
+    visit(tape, look, dtype=dtype)
+    return found[0] if found else None
+
+
+def lost_share(given: Tensor | None, reference: Tensor | None) -> float | None:
+    """Share of entries that are not 0 in float64 and are 0 in the run."""
+    if given is None or reference is None or given.shape != reference.shape:
+        return None
+    # What float32 could not hold either is nothing that half precision lost.
+    telling = reference.abs() > torch.finfo(torch.float32).tiny
+    count = int(telling.sum())
+    return float(((given == 0) & telling).sum()) / count if count else None
