@@ -78,8 +78,12 @@ def checkup(
             loss.backward()
             optimizer.step()
 
+    from traindoctor.replay.patient import random_state_restored
+
     skipped = frozenset() if several else OVER_BATCHES
-    return examined(train, seconds=seconds, skipped=skipped)
+    # Dropout draws random numbers on the way: the caller's training must not see that.
+    with random_state_restored():
+        return examined(train, seconds=seconds, skipped=skipped)
 
 
 def batches_of(batch: Any) -> tuple[Iterator[Any], bool]:
