@@ -73,6 +73,13 @@ def test_does_not_ask_while_the_run_learns() -> None:
     assert isinstance(lr_too_high(record(None, falling)), Clear)
 
 
+def test_asks_when_the_loss_jumped_at_first_though_it_came_back() -> None:
+    jumped = [3.4, 4.1, 8.6, 11.5, 8.3, *[4.5 - 0.03 * k for k in range(58)]]
+    outcome = lr_too_high(record(None, jumped))
+    assert isinstance(outcome, NotJudged)
+    assert outcome.wants == EXAM
+
+
 def test_not_judged_when_the_replay_is_not_the_run() -> None:
     assert isinstance(lr_too_high(record(trial(fidelity=0.5, lr_3=2.0, lr_10=2.0))), NotJudged)
 

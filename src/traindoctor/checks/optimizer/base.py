@@ -19,8 +19,12 @@ NOISE_FACTOR = 5.0
 EFFECT_NATS = 0.05
 # Losses under one nat (BCE, regression) are judged by share.
 EFFECT_SHARE = 0.05
+# Share of a lower rate's gain that a warm-up to the full rate must bring: then the rate itself is fine.
+WARMUP_SHARE = 0.8
 # A replay that misses the run's own losses by more does not speak about this run.
 FIDELITY = 0.1
+# A loss above the first one by this factor is no noise of batches: steps are too long, for a while at least.
+SPIKE = 1.3
 # Floor of the noise, for experiments whose orders of batches agree by chance.
 NOISE_FLOOR = 0.002
 
@@ -92,6 +96,16 @@ class Experiment:
         loss = self.variants[name]
         return self.before - loss if math.isfinite(loss) and not self.blown[name] else -math.inf
 
+    @property
+    def warmup_cures(self) -> bool:
+        """A warm-up to the same rate does about as well as the better of the lower rates."""
+        lower = [name for name in ("lr/3", "lr/10") if name in self.variants]
+        if not self.wins("warmup") or not lower:
+            return False
+        own = 0.0 if self.control_blown else self.before - self.control
+        possible = max(self.gain(name) for name in lower) - own
+        return self.gain("warmup") - own >= WARMUP_SHARE * possible
+
     def evidence(self, name: str, words: str) -> Evidence:
         return evidence(
             f"loss after {self.steps} replayed steps with {words} (expected: the same as without)",
@@ -113,10 +127,17 @@ class Progress:
     finite: bool
     below_unigram: float
     """Nats under the unigram rung at the end; NaN where no rung was measured."""
+    highest: float = math.nan
+    """The highest single loss."""
 
     @property
     def broke(self) -> bool:
         return not self.finite or self.last > self.first + 5 * self.noise + EFFECT_NATS
+
+    @property
+    def spiked(self) -> bool:
+        """Some step was far worse than the untrained model."""
+        return self.highest > SPIKE * abs(self.first) + 0.5
 
     @property
     def rebounded(self) -> bool:
@@ -125,7 +146,7 @@ class Progress:
     @property
     def learned(self) -> bool:
         """A healthy fall: clearly under what frequencies alone give, or by half where no rung is known."""
-        if self.broke or self.rebounded:
+        if self.broke or self.rebounded or self.spiked:
             return False
         if math.isfinite(self.below_unigram):
             return self.below_unigram > 0.3
@@ -158,17 +179,19 @@ def progress(record: Record) -> Progress | None:
     noise = float(np.std(np.diff(finite.values)) / math.sqrt(2 * width)) if len(finite) > 3 else 0.0
     rung = record.get("ladder.unigram")
     below = math.nan
-    if rung is not None and series.name == "loss.token" and len(rung.finite()) >= width:
-        below = float(np.mean(rung.finite().values[-width:])) - float(means[-1])
+    if rung is not None and series.name == "loss.token" and len(rung.finite()) >= 3:
+        # The rung is sampled less often than the loss, and moves slowly.
+        below = float(np.mean(rung.finite().values[-3:])) - float(means[-1])
     # The last tenth non-finite is a run that broke; one skipped step of a scaler is not.
     tail = series.values[-max(1, len(series) // 10) :]
     return Progress(
-        first=float(np.mean(finite.values[: min(3, len(finite))])),
+        first=float(finite.values[:3].min()),  # the second and third may already be on their way up
         last=float(means[-1]),
         lowest=float(means.min()),
         noise=noise,
         finite=bool(np.isfinite(tail).any()),
         below_unigram=below,
+        highest=float(finite.values.max()),
     )
 
 

@@ -5,8 +5,6 @@ from traindoctor.checks.optimizer.base import Experiment, progress
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
-# Warm-up that brings this share of what a third of the rate brings is the better explanation.
-WARMUP_SHARE = 0.5
 
 
 @check(
@@ -48,20 +46,16 @@ def lr_too_high(record: Record) -> Outcome | None:
         return lr_too_high.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
     if not (trial.wins("lr/3") and trial.wins("lr/10")):
         return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")
-    if trial.wins("warmup"):
-        gained = trial.gain("warmup") - (trial.before - trial.control)
-        possible = trial.gain("lr/3") - (trial.before - trial.control)
-        if trial.control_blown or gained >= WARMUP_SHARE * possible:
-            return lr_too_high.clear(f"{EXAM}: with a warm-up the same rate learns")
+    if trial.warmup_cures:
+        return lr_too_high.clear(f"{EXAM}: with a warm-up the same rate learns as well")
     rate = record["optim.lr"]
-    lower = trial.evidence("lr/3", "a third of the rate")
     return lr_too_high.finding(
-        lower,
+        trial.evidence("lr/3", "a third of the rate"),
         trial.evidence("lr/10", "a tenth of the rate"),
         evidence("learning rate", float(rate.values.max())),
         grade="experiment",
         summary=f"The learning rate ({rate.values.max():.3g}) is too high: from the same start, on the same "
-        f"batches, a third of it reaches {trial.variants['lr/3']:.3f} where the run is at "
-        f"{'NaN' if trial.control_blown else format(trial.control, '.3f')}",
+        f"batches, a third of it reaches {trial.variants['lr/3']:.3f} where the run "
+        f"{'breaks' if trial.control_blown else f'is at {trial.control:.3f}'}",
         since_step=trial.start,
     )

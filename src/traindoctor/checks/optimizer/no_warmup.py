@@ -7,8 +7,6 @@ from traindoctor.record import Record
 EXAM = "experiment_rate_down"
 # The rate is at its full height from the start if the first step has this share of the later ones'.
 FULL = 0.9
-# Share of a lower rate's gain that warm-up must bring to be the explanation (lr-too-high takes the rest).
-WARMUP_SHARE = 0.5
 
 
 @check(
@@ -46,15 +44,12 @@ def no_warmup(record: Record) -> Outcome | None:
         return no_warmup.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
     if not trial.wins("warmup"):
         return no_warmup.clear(f"{EXAM}: a warm-up does not help")
-    if not trial.control_blown and trial.has("lr/3"):
-        gained = trial.gain("warmup") - (trial.before - trial.control)
-        possible = trial.gain("lr/3") - (trial.before - trial.control)
-        if gained < WARMUP_SHARE * possible:
-            return no_warmup.clear(f"{EXAM}: a lower rate helps much more than a warm-up")
-        if possible < trial.effect:
-            return no_warmup.clear(
-                f"{EXAM}: a lower rate does not help, so the first steps are not too long"
-            )
+    if not (trial.wins("lr/3") or trial.wins("lr/10")):
+        return no_warmup.clear(
+            f"{EXAM}: a lower rate does not help: the first steps are not too long"
+        )
+    if not trial.warmup_cures:
+        return no_warmup.clear(f"{EXAM}: a lower rate helps much more than a warm-up")
     return no_warmup.finding(
         trial.evidence("warmup", "a warm-up to the same rate"),
         grade="experiment",
