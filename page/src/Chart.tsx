@@ -123,6 +123,7 @@ function ClippedShare({ clipped }: { clipped: Points }) {
   const values = clipped.values.filter((v): v is number => v !== null);
   if (!values.length) return null;
   const share = values.reduce((a, b) => a + b, 0) / values.length;
+  if (!share) return null;
   return <strong> Clipped in view: {number(Math.round(share * 1000) / 10)} % of steps.</strong>;
 }
 
@@ -153,7 +154,7 @@ function options(lines: Drawn[], log: boolean, unit: Unit, host: HTMLElement, vi
       y: {
         distr: log ? 3 : 1,
         range: (_, low, high) => {
-          if (low === null || high === null) return log ? [0.1, 10] : [0, 1];
+          if (low === null || high === null || (low === 0 && high === 0)) return log ? [0.1, 10] : [0, 1];
           const level = latest.current.level?.value;
           if (level !== undefined && level < 3 * Math.max(high, 1e-9)) [low, high] = [Math.min(low, level), Math.max(high, level)];
           return log ? uPlot.rangeLog(low * 0.7, high * 1.3, 10, false) : uPlot.rangeNum(low, high, 0.08, true);
@@ -174,7 +175,7 @@ function options(lines: Drawn[], log: boolean, unit: Unit, host: HTMLElement, vi
         stroke: line.kind === "aside" ? css("--aside") : line.color,
         width: line.kind === "aside" ? 1 : 1.5,
         dash: line.kind === "aside" ? [5, 4] : undefined,
-        points: { show: line.kind === "points" || line.data.steps.length < 3, size: 5, fill: line.color },
+        points: { show: line.kind === "points" || line.data.steps.length < 30, size: 5, fill: line.color },
         paths: line.kind === "points" && line.name !== "loss.eval" ? () => null : undefined,
         spanGaps: false,
       })),
@@ -240,11 +241,14 @@ function decorate(u: uPlot, lines: Drawn[], view: View, props: Props) {
   }
   // The rungs of the ladder say which they are, at their right end.
   ctx.fillStyle = css("--aside");
-  ctx.textAlign = "right";
   for (const rung of lines) {
     const value = rung.kind === "aside" && props.ladder ? valueAt(rung.data, view.shown[1]) : null;
     if (value === null) continue;
-    const place = [left + width - 4 * ratio, u.valToPos(value, "y", true) - 5 * ratio] as const;
+    // A rung that was measured for a while only is named where it ends.
+    const end = at(rung.data.steps[rung.data.steps.length - 1]);
+    const inside = end < left + width * 0.8;
+    ctx.textAlign = inside ? "left" : "right";
+    const place = [inside ? end + 5 * ratio : left + width - 4 * ratio, u.valToPos(value, "y", true) + (inside ? 4 : -5) * ratio] as const;
     ctx.strokeStyle = css("--panel");
     ctx.lineWidth = 4 * ratio;
     ctx.strokeText(rung.label, ...place);

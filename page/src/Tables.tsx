@@ -27,7 +27,7 @@ export function Exams({ exams }: { exams: Exam[] }) {
               <td>
                 {exam.reason || <Numbers values={exam.values} />}
               </td>
-              <td class="n">{seconds(exam.seconds)}</td>
+              <td class="n">{exam.seconds ? seconds(exam.seconds) : "–"}</td>
             </tr>
           ))}
         </tbody>
@@ -38,25 +38,26 @@ export function Exams({ exams }: { exams: Exam[] }) {
 
 /** The plain numbers at once, what is nested on request. */
 function Numbers({ values }: { values: Record<string, unknown> }) {
-  const entries = Object.entries(values);
+  // The step has its own column.
+  const entries = Object.entries(values).filter(([key]) => key !== "step");
   const plain = entries.filter(([, v]) => v === null || typeof v !== "object");
   const nested = entries.filter(([, v]) => v !== null && typeof v === "object");
   return (
-    <>
-      <span class="pairs">
+    <div class="pairs">
+      <>
         {plain.slice(0, 6).map(([key, value]) => (
           <span key={key}>
             {words(key)} <b>{number(value)}</b>
           </span>
         ))}
-      </span>
+      </>
       {(nested.length > 0 || plain.length > 6) && (
         <details>
           <summary>all numbers</summary>
           <Tree value={values} />
         </details>
       )}
-    </>
+    </div>
   );
 }
 
@@ -67,11 +68,12 @@ export function Tree({ value, depth = 0 }: { value: unknown; depth?: number }) {
     return <span class="value">{value.length ? value.map(number).join(", ") : "none"}</span>;
   }
   const entries = Object.entries(value);
+  if (!entries.length) return <span class="value">none</span>;
   if (depth > 6) return <span class="value">{JSON.stringify(value)}</span>;
   return (
     <dl class="tree">
       {entries.map(([key, item]) => (
-        <div key={key}>
+        <div key={key} class={isNested(item) ? "nested" : ""}>
           <dt>{key}</dt>
           <dd>
             <Tree value={item} depth={depth + 1} />
@@ -81,6 +83,8 @@ export function Tree({ value, depth = 0 }: { value: unknown; depth?: number }) {
     </dl>
   );
 }
+
+const isNested = (value: unknown) => value !== null && typeof value === "object" && Object.values(value).length > 0 && !(Array.isArray(value) && value.every((v) => v === null || typeof v !== "object"));
 
 export function Samples({ samples }: { samples: unknown }) {
   const list = Array.isArray(samples) ? samples : samples ? [samples] : [];
@@ -130,7 +134,7 @@ export function Settings({ run }: { run: Run }) {
     <div class="columns">
       <section>
         <h2 id="settings">Settings</h2>
-        <dl class="facts">{named(SETTINGS).map(show)}</dl>
+        {named(SETTINGS).length ? <dl class="facts">{named(SETTINGS).map(show)}</dl> : <p class="empty small">Not recorded.</p>}
         {named(LONG).map((name) => (
           <details key={name} class="long">
             <summary>{words(name.replace(".", " "))}</summary>

@@ -42,9 +42,10 @@ export function scaleOf(stat: LayerStat, heat: Heat, theme: Theme): Scale {
   for (const row of heat.values) for (const v of row) if (Number.isFinite(v) && (!log || v > 0)) values.push(log ? Math.log10(v) : v);
   values.sort((a, b) => a - b);
   // A few extreme cells must not take all the colours.
-  const low = values[Math.floor(values.length * 0.01)] ?? 0;
+  let low = values[Math.floor(values.length * 0.01)] ?? 0;
   let high = values[Math.floor(values.length * 0.99)] ?? 1;
-  if (high - low < 1e-9) high = low + 1;
+  // All alike: the middle of the scale, not its dark end.
+  if (high - low < 1e-9) [low, high] = [low - 0.5, high + 0.5];
   return {
     low,
     high,

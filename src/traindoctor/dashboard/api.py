@@ -83,7 +83,8 @@ class Api:
     def layers(self, request: Request) -> Any:
         name, rank, what = text(request, "run"), number(request, "rank", 0), text(request, "name")
         keep: Keep = "min" if request.query_params.get("keep") == "min" else "max"
-        with self.store.reading(name, rank=rank, use="layers") as run:
+        # A connection for each: one that is read for the first time must not hold up the others.
+        with self.store.reading(name, rank=rank, use=f"layers {what}") as run:
             if what not in layer_names(run.record):
                 raise BadRequest(f"{what!r} is no layer series of this run")
             start, stop = bound(request, "from"), bound(request, "to")

@@ -23,7 +23,7 @@ from traindoctor.report.payload import main_loss, num_steps
 # runs/sweep/lr-1e-3 is three levels; deeper folders are checkpoints and data.
 MAX_DEPTH = 4
 # Each opened record is a file handle and some memory.
-MAX_OPEN = 24
+MAX_OPEN = 48
 # A run that has written nothing for so long is shown as silent, not as running.
 SILENT_SECONDS = 120
 SPARK_POINTS = 48
