@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 IMPLEMENTATIONS = ("auto", "reference", "torch", "triton")
 REDUCTIONS = ("mean", "sum", "none")
+TRITON_PRESENT = importlib.util.find_spec("triton") is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,39 @@ class Settings:
             raise ValueError(f"reduction is one of {REDUCTIONS}, not {self.reduction!r}")
         if not 0 <= self.label_smoothing <= 1:
             raise RuntimeError(f"label_smoothing is between 0 and 1, not {self.label_smoothing}")
-        if self.impl not in IMPLEMENTATIONS:
-            raise ValueError(f"impl is one of {IMPLEMENTATIONS}, not {self.impl!r}")
+
+
+@lru_cache(maxsize=256)
+def _cached_settings(
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    z_loss: float,
+    check_targets: bool,
+    impl: str,
+) -> Settings:
+    return Settings(
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=float(label_smoothing),
+        z_loss=float(z_loss),
+        check_targets=check_targets,
+        impl=impl,
+    )
+
+
+def checked_settings(
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    z_loss: float,
+    check_targets: bool,
+    impl: str,
+) -> Settings:
+    """Settings, made once for each combination: a training loop asks for the same ones each step."""
+    # torch.compile looks through the cache, and says so with a warning.
+    make = _cached_settings.__wrapped__ if torch.compiler.is_compiling() else _cached_settings
+    return make(ignore_index, reduction, label_smoothing, z_loss, check_targets, impl)
 
 
 def check_index_targets(targets: Tensor, rows: torch.Size, what: str) -> None:
@@ -75,24 +107,24 @@ def out_of_range(targets: Tensor, num_classes: int, ignore_index: int) -> Tensor
     return ((targets < 0) | (targets >= num_classes)) & (targets != ignore_index)
 
 
-@cache
-def triton_present() -> bool:
-    """Whether the triton package can be imported."""
-    return importlib.util.find_spec("triton") is not None
-
-
 def triton_usable(tensor: Tensor) -> bool:
     """Whether a Triton kernel can run on this tensor: a CUDA device, or the interpreter."""
-    if not triton_present():
+    if not TRITON_PRESENT:
         return False
     return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def choose(impl: str, tensor: Tensor, kernel_dtypes: tuple[torch.dtype, ...]) -> str:
     """Turn 'auto' into a name; refuse 'triton' where it cannot run."""
+    if impl not in IMPLEMENTATIONS:
+        raise ValueError(f"impl is one of {IMPLEMENTATIONS}, not {impl!r}")
     if impl == "auto":
-        fits = tensor.is_cuda and triton_present() and tensor.dtype in kernel_dtypes
+        fits = tensor.is_cuda and TRITON_PRESENT and tensor.dtype in kernel_dtypes
         return "triton" if fits else "torch"
+    if impl == "triton" and tensor.dtype not in kernel_dtypes:
+        raise RuntimeError(
+            f"impl='triton' takes float32, bfloat16 and float16, not {tensor.dtype}; use impl='auto'"
+        )
     if impl == "triton" and not triton_usable(tensor):
         raise RuntimeError(
             f"impl='triton' needs a CUDA tensor and the triton package, got a tensor on "

@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import torch
-from torch import Tensor
-
+# (kernel, numbers, constants, options, dtypes, shapes of descriptors) -> compiled kernel
 _COMPILED: dict[tuple[Any, ...], Any] = {}
 # Sizes are part of the key: a program that sees ever new ones must not grow without end.
 _MOST = 2048
@@ -22,28 +20,39 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 def launch(
     kernel: Any,
     programs: int,
-    arguments: tuple[Any, ...],
-    constants: dict[str, Any],
+    tensors: tuple[Any, ...],
+    numbers: tuple[int | float, ...],
+    constants: tuple[int | bool, ...],
+    *,
+    descriptors: tuple[Any, ...] = (),
     **options: int,
 ) -> None:
-    """kernel[(programs,)](*arguments, **constants, **options); arguments before constants."""
+    """kernel[(programs,)](*descriptors, *tensors, *numbers, *constants, **options)."""
     if INTERPRETED:
-        kernel[(programs,)](*arguments, **constants, **options)
+        kernel[(programs,)](*descriptors, *tensors, *numbers, *constants, **options)
         return
-    key = [kernel, *constants.values(), *options.values()]
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            key += (argument.dtype, argument.data_ptr() & 15 == 0)
-        elif hasattr(argument, "block_shape"):  # a TMA descriptor
-            key += (argument.base.dtype, *argument.shape, *argument.block_shape)
-        else:
-            key.append(argument)
-    key.append(torch.cuda.current_device())
-    name = tuple(key)
-    compiled = _COMPILED.get(name)
+    addresses = 0
+    for tensor in tensors:
+        addresses |= tensor.data_ptr()
+    if addresses & 15:
+        # Triton compiles for pointers that are multiples of 16; the rare others it may sort out itself.
+        kernel[(programs,)](*descriptors, *tensors, *numbers, *constants, **options)
+        return
+    key = (
+        kernel,
+        numbers,
+        constants,
+        *options.values(),
+        *[tensor.dtype for tensor in tensors],
+        *[(*descriptor.shape, *descriptor.block_shape) for descriptor in descriptors],
+        tensors[0].device,
+    )
+    compiled = _COMPILED.get(key)
     if compiled is None:
         if len(_COMPILED) >= _MOST:
             _COMPILED.clear()
-        _COMPILED[name] = kernel[(programs,)](*arguments, **constants, **options)
+        _COMPILED[key] = kernel[(programs,)](
+            *descriptors, *tensors, *numbers, *constants, **options
+        )
         return
-    compiled[(programs, 1, 1)](*arguments, *constants.values())
+    compiled[(programs, 1, 1)](*descriptors, *tensors, *numbers, *constants)

@@ -11,7 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from traindoctor.kernels.arguments import Settings, check_index_targets, check_range, choose
+from traindoctor.kernels.arguments import (
+    Settings,
+    check_index_targets,
+    check_range,
+    checked_settings,
+    choose,
+)
 from traindoctor.kernels.cross_entropy.reference import reference
 
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -38,13 +44,13 @@ def cross_entropy(
     the CPU; on a GPU it makes the loss NaN, or with `check_targets=True` is the same IndexError at
     the price of waiting for the device.
     """
-    settings = Settings(
-        ignore_index=ignore_index,
-        reduction=reduction,
-        label_smoothing=float(label_smoothing),
-        z_loss=float(z_loss),
-        check_targets=check_targets,
-        impl=choose(impl, logits, KERNEL_DTYPES),
+    settings = checked_settings(
+        ignore_index,
+        reduction,
+        label_smoothing,
+        z_loss,
+        check_targets,
+        choose(impl, logits, KERNEL_DTYPES),
     )
     if logits.dim() == 0:
         raise ValueError("Expected logits with a class axis, got a scalar")

@@ -35,8 +35,8 @@ def forward(
     check_targets: bool,
     early: bool,
     impl: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss, number of valid targets, gradient for an upstream of 1 if `early`, else empty)."""
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(loss, number of valid targets, gradient for an upstream of 1 if `early`)."""
     if check_targets or not logits.is_cuda:
         check_range(targets, logits.shape[-1], ignore_index)
     if impl == "triton":
@@ -61,7 +61,7 @@ def forward(
     ).reshape(targets.shape)
     num_valid = (targets != ignore_index).sum(dtype=torch.float64)
     loss = reduce_losses(losses, num_valid, reduction).to(accumulation_dtype(logits.dtype))
-    return loss, num_valid, logits.new_empty(0)
+    return loss, num_valid, None
 
 
 def backward(
@@ -134,7 +134,13 @@ def _backward_fake(
     return gradient_like(logits, impl)
 
 
-_LIBRARY.impl("cross_entropy_forward", forward, "CompositeExplicitAutograd")
+def _forward_operator(logits: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """An operator's results are tensors: an empty one for no gradient."""
+    loss, num_valid, gradient = forward(logits, *arguments)
+    return loss, num_valid, logits.new_empty(0) if gradient is None else gradient
+
+
+_LIBRARY.impl("cross_entropy_forward", _forward_operator, "CompositeExplicitAutograd")
 _LIBRARY.impl("cross_entropy_backward", backward, "CompositeExplicitAutograd")
 torch.library.register_fake("traindoctor::cross_entropy_forward", _forward_fake, lib=_LIBRARY)
 torch.library.register_fake("traindoctor::cross_entropy_backward", _backward_fake, lib=_LIBRARY)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-import triton
 from torch import Tensor
 
 from traindoctor.kernels import launch as launch_kernel
@@ -43,14 +42,12 @@ def plan(V: int, element_size: int, multiprocessors: int) -> Plan:
     """Parts of 4096 elements, 8192 in float32, by 4 warps: see benchmarks/cross_entropy.py --sweep."""
     block, num_warps = (8192, 4) if element_size == 4 else (4096, 4)
     most = min(MOST_PARTS, multiprocessors)
-    while triton.cdiv(V, block) > most and block < 32768:
+    while -(-V // block) > most and block < 32768:
         block, num_warps = 2 * block, 2 * num_warps
-    parts = triton.cdiv(V, block)
+    parts = -(-V // block)
     if parts > most:
         return Plan(parts=1, block=4096, num_warps=4, held=False)
-    return Plan(
-        parts=parts, block=triton.next_power_of_2(triton.cdiv(V, parts)), num_warps=num_warps
-    )
+    return Plan(parts=parts, block=power_of_2(-(-V // parts)), num_warps=num_warps)
 
 
 @cache
@@ -98,6 +95,18 @@ def gradient_like(logits: Tensor) -> Tensor:
     )
 
 
+def power_of_2(n: int) -> int:
+    """The next one from n on."""
+    return 1 << (n - 1).bit_length()
+
+
+def _stream(device: torch.device) -> int:
+    """The current stream's handle; torch.cuda.current_stream builds an object for it on each call."""
+    if device.type != "cuda":
+        return 0
+    return int(torch._C._cuda_getCurrentRawStream(device.index or 0))
+
+
 @cache
 def _counter(device: torch.device, stream: int) -> Tensor:
     """The count of finished programs, one per stream; every launch leaves it at 0."""
@@ -120,57 +129,52 @@ def launch(
     cut: Plan | None = None,
 ) -> None:
     """What is not None is written, by one launch for small V, else two. `weights`: None for 1, a scalar, or one per row."""
-    if targets.numel() == 0:
+    N, V = targets.numel(), logits.shape[-1]
+    if N == 0:
         return
-    V = logits.shape[-1]
-    N = targets.numel()
-    logits, inner, stride_outer, stride_inner = rows_view(logits)
     device = logits.device
     total = total_loss is not None
+    kind = UNIT
+    if weights is not None:
+        kind = SCALAR if weights.dim() == 0 else PER_ROW
+        weights = weights.contiguous()
+    logits, inner, stride_outer, stride_inner = rows_view(logits)
+    targets = targets.contiguous()
     small = V <= SMALL and cut is None
-    if small:
-        block = triton.next_power_of_2(V)
-        rows = max(1, min(64, SMALL_TILE // block))
-    else:
-        rows = FINISHED_ROWS
-    programs = triton.cdiv(N, rows)
+    rows = max(1, min(64, SMALL_TILE // power_of_2(V))) if small else FINISHED_ROWS
+    programs = -(-N // rows)
     # A pointer that is not used must still be one.
     anything = num_valid
     partials = counter = anything
     if total:
         partials = torch.empty(2 * programs, dtype=torch.float64, device=device)
-        stream = torch.cuda.current_stream(device).cuda_stream if logits.is_cuda else 0
-        counter = _counter(device, stream)
-    targets = targets.contiguous()
-    kind = UNIT
-    if weights is not None:
-        kind = SCALAR if weights.dim() == 0 else PER_ROW
-        weights = weights.contiguous()
+        counter = _counter(device, _stream(device))
     read = (
         logits,
-        gradient if gradient is not None else logits,
+        logits if gradient is None else gradient,
         targets,
-        weights if weights is not None else anything,
+        anything if weights is None else weights,
         num_valid,
     )
-    summed = (partials, counter, total_loss if total_loss is not None else anything)
+    row_losses = anything if losses is None else losses
+    summed = (partials, counter, anything if total_loss is None else total_loss)
     sizes = (N, V, inner, stride_outer, stride_inner, ignore_index, label_smoothing, z_loss)
-    gradient_switches = {
-        "WRITE": gradient is not None,
-        "WEIGHT": kind,
-        "MEAN": mean,
-        "SMOOTH": label_smoothing != 0,
-        "Z": z_loss != 0,
-        "ACCURATE": logits.dtype == torch.float32,
-    }
-    loss_switches = {"LOSSES": losses is not None, "TOTAL": total}
-    row_losses = losses if losses is not None else anything
+    switches = (
+        gradient is not None,
+        kind,
+        mean,
+        label_smoothing != 0,
+        z_loss != 0,
+        logits.dtype == torch.float32,
+    )
     if small:
+        constants = (rows, power_of_2(V), *switches, losses is not None, total)
         launch_kernel.launch(
             row_kernels.small_rows,
             programs,
-            (*read, row_losses, *summed, *sizes),
-            {"ROWS": rows, "BLOCK": block, **gradient_switches, **loss_switches},
+            (*read, row_losses, *summed),
+            sizes,
+            constants,
             num_warps=4,
         )
         return
@@ -179,18 +183,13 @@ def launch(
     numbers = torch.empty(3 + cut.parts, N, dtype=torch.float64, device=device)
     pairs = torch.empty(2 * cut.parts * N, device=device) if shared else anything
     arrivals = torch.zeros(N, dtype=torch.int32, device=device) if shared else anything
+    vector = 16 // logits.element_size()
     launch_kernel.launch(
         row_kernels.long_row,
         N * cut.parts,
-        (*read, numbers, pairs, arrivals, *sizes),
-        {
-            "VECTOR": 16 // logits.element_size(),
-            "BLOCK": cut.block,
-            "HELD": cut.held,
-            "PARTS": cut.parts,
-            "PARTS_BLOCK": triton.next_power_of_2(cut.parts),
-            **gradient_switches,
-        },
+        (*read, numbers, pairs, arrivals),
+        sizes,
+        (vector, cut.block, cut.held, cut.parts, power_of_2(cut.parts), *switches),
         num_warps=cut.num_warps,
     )
     if losses is None and not total:
@@ -198,15 +197,9 @@ def launch(
     launch_kernel.launch(
         row_kernels.finish_losses,
         programs,
-        (targets, numbers, row_losses, *summed, num_valid, N, V, ignore_index, *sizes[-2:]),
-        {
-            "ROWS": rows,
-            "PARTS": cut.parts,
-            "MEAN": mean,
-            **loss_switches,
-            "SMOOTH": label_smoothing != 0,
-            "Z": z_loss != 0,
-        },
+        (targets, numbers, row_losses, *summed, num_valid),
+        (N, V, ignore_index, label_smoothing, z_loss),
+        (rows, cut.parts, mean, losses is not None, total, label_smoothing != 0, z_loss != 0),
         num_warps=4,
     )
 
@@ -221,8 +214,8 @@ def forward(
     z_loss: float,
     early: bool,
     cut: Plan | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss in float32, number of valid targets in float64, gradient or an empty tensor)."""
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(loss in float32, number of valid targets in float64, gradient if `early`)."""
     device = logits.device
     if early or reduction == "none":
         num_valid = (targets != ignore_index).sum(dtype=torch.float64)
@@ -249,7 +242,7 @@ def forward(
         z_loss=z_loss,
         cut=cut,
     )
-    return loss, num_valid, logits.new_empty(0) if gradient is None else gradient
+    return loss, num_valid, gradient
 
 
 def backward(

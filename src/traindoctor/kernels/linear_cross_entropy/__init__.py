@@ -11,7 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from traindoctor.kernels.arguments import Settings, check_index_targets, check_range, choose
+from traindoctor.kernels.arguments import (
+    check_index_targets,
+    check_range,
+    checked_settings,
+    choose,
+)
 from traindoctor.kernels.linear_cross_entropy.reference import reference
 
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -36,13 +41,13 @@ def linear_cross_entropy(
     those of `cross_entropy`. Under autocast the products take the autocast dtype, the loss stays
     float32 and the gradient of a float32 weight is accumulated and returned in float32.
     """
-    settings = Settings(
-        ignore_index=ignore_index,
-        reduction=reduction,
-        label_smoothing=float(label_smoothing),
-        z_loss=float(z_loss),
-        check_targets=check_targets,
-        impl=choose(impl, hidden, KERNEL_DTYPES),
+    settings = checked_settings(
+        ignore_index,
+        reduction,
+        label_smoothing,
+        z_loss,
+        check_targets,
+        choose(impl, hidden, KERNEL_DTYPES),
     )
     _check_shapes(hidden, weight, bias)
     check_index_targets(targets, hidden.shape[:-1], "hidden")

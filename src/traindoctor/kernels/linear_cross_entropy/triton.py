@@ -14,6 +14,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from traindoctor.kernels.cross_entropy.triton import launch as launch_rows
+from traindoctor.kernels.cross_entropy.triton import power_of_2
 from traindoctor.kernels.launch import launch
 from traindoctor.kernels.linear_cross_entropy import fused_kernels
 from traindoctor.kernels.linear_cross_entropy.chunked import Gradients, Wanted, over_chunks
@@ -206,17 +207,9 @@ def references(
             sample,
             numbers[0],
             numbers[1],
-            V,
-            D,
-            num_samples,
-            sample_step,
-            ignore_index,
         ),
-        {
-            "BLOCK": min(1024, triton.next_power_of_2(D)),
-            "SAMPLES": triton.next_power_of_2(num_samples),
-            "BIAS": bias is not None,
-        },
+        (V, D, num_samples, sample_step, ignore_index),
+        (min(1024, power_of_2(D)), power_of_2(num_samples), bias is not None),
         num_warps=4,
     )
     return numbers[0], numbers[1]
@@ -254,28 +247,14 @@ def exponentials(
     launch(
         fused_kernels.exp_logits,
         grid,
-        (
+        (some, targets, reference, sums),
+        (n, V, D, columns, ignore_index),
+        (tiles.rows, tiles.classes, tiles.width, store, bias is not None, tiles.persistent),
+        descriptors=(
             TensorDescriptor.from_tensor(hidden, [tiles.rows, tiles.width]),
             TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width]),
             TensorDescriptor.from_tensor(E, [tiles.rows, tiles.classes]),
-            some,
-            targets,
-            reference,
-            sums,
-            n,
-            V,
-            D,
-            columns,
-            ignore_index,
         ),
-        {
-            "BLOCK_N": tiles.rows,
-            "BLOCK_V": tiles.classes,
-            "BLOCK_D": tiles.width,
-            "STORE": store,
-            "BIAS": bias is not None,
-            "FLATTEN": tiles.persistent,
-        },
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
@@ -283,32 +262,17 @@ def exponentials(
     launch(
         fused_kernels.finish_rows,
         triton.cdiv(n, 32),
-        (
-            target_logits,
-            reference,
-            sums,
-            targets,
-            *of_rows,
-            n,
-            V,
-            columns,
-            column_tiles,
-            ignore_index,
-            z_loss,
-        ),
-        {"ROWS": 32, "STORE": store},
+        (target_logits, reference, sums, targets, *of_rows),
+        (n, V, columns, column_tiles, ignore_index, z_loss),
+        (32, store),
         num_warps=1,
     )
     launch(
         fused_kernels.repair,
         n,
-        (hidden, weight, some, targets, target_logits, *of_rows, V, D, columns, z_loss),
-        {
-            "BLOCK_V": 64,
-            "BLOCK_D": min(128, triton.next_power_of_2(D)),
-            "STORE": store,
-            "BIAS": bias is not None,
-        },
+        (hidden, weight, some, targets, target_logits, *of_rows),
+        (V, D, columns, z_loss),
+        (64, min(128, power_of_2(D)), store, bias is not None),
         num_warps=4,
     )
     return factors
