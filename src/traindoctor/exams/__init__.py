@@ -15,6 +15,7 @@ EXAMS: dict[str, str] = {
     "loss_input": "loss_input",
     "first_nonfinite": "first_nonfinite",
     "precision_ladder": "precision_ladder",
+    "half_gradients": "half_gradients",
     "accumulation": "accumulation",
     "finite_difference": "finite_difference",
     "batched_forward": "batched_forward",

@@ -70,6 +70,6 @@ def cut_paths(tape: StepTape) -> int:
     roots = [root.ref for root in tape.roots if root.ref is not None]
     return sum(
         op.hangs_on & PARAMETER != 0
-        and (op.name in CUTS or not op.grad_enabled and op.function is None)
+        and (op.name in CUTS or (not op.grad_enabled and op.function is None))
         for op in tape.needed(roots)
     )

@@ -35,19 +35,12 @@ def precision_ladder(patient: Patient) -> Mapping[str, Any]:
     if not math.isfinite(loss):
         raise ReplayError("the loss is not finite in float64 either")
     own, layers = compare_all(tape.fresh, reference)
-    lost = {name: lost_share(tape.fresh.get(name), g) for name, g in reference.items()}
-    known = {name: share for name, share in lost.items() if share is not None}
-    sizes = {name: reference[name].numel() for name in known}  # type: ignore[union-attr]
-    total = sum(sizes.values())
     return {
         "step": tape.step,
-        "dtypes": dtypes(tape),
         "weights": weights(tape),
         "loss": loss,
         "own": {"gradient": own, "layers": worst(layers)},
         "rungs": {name(dtype): rung(tape, dtype, loss, reference) for dtype in RUNGS},
-        "gradient_lost": sum(known[n] * sizes[n] for n in known) / total if total else 0.0,
-        "worst_layer": max(known, key=known.__getitem__) if known else None,
     }
 
 
@@ -59,18 +52,6 @@ def weights(tape: StepTape) -> str:
     """The dtype that most weights have."""
     counted = Counter(name(leaf.value.dtype) for leaf in tape.parameters.values())
     return counted.most_common(1)[0][0] if counted else "none"
-
-
-def dtypes(tape: StepTape) -> list[str]:
-    """Every floating dtype that a result of the step has."""
-    found: set[str] = set()
-
-    def look(op: Op, inputs: Any, outputs: Sequence[Tensor]) -> bool:
-        found.update(name(out.dtype) for out in outputs if out.is_floating_point())
-        return False
-
-    visit(tape, look)
-    return sorted(found)
 
 
 def rung(
@@ -115,13 +96,3 @@ def first_overflow(tape: StepTape, dtype: torch.dtype) -> dict[str, Any] | None:
 
     visit(tape, look, dtype=dtype)
     return found[0] if found else None
-
-
-def lost_share(given: Tensor | None, reference: Tensor | None) -> float | None:
-    """Share of entries that are not 0 in float64 and are 0 in the run."""
-    if given is None or reference is None or given.shape != reference.shape:
-        return None
-    # What float32 could not hold either is nothing that half precision lost.
-    telling = reference.abs() > torch.finfo(torch.float32).tiny
-    count = int(telling.sum())
-    return float(((given == 0) & telling).sum()) / count if count else None

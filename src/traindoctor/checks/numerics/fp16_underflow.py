@@ -16,7 +16,7 @@ SMALLEST = 6e-8
     code="NUM002",
     slug="fp16-underflow",
     title="Gradients or settings are too small for float16 and become 0",
-    wants=["precision_ladder"],
+    wants=["half_gradients"],
     since="0.1",
 )
 def fp16_underflow(record: Record) -> Outcome | None:
@@ -32,7 +32,7 @@ def fp16_underflow(record: Record) -> Outcome | None:
     ## When it stays silent
     Runs that do not compute in float16, zeros that are zeros in float64 too (unused tokens, ReLU).
     """
-    result = record.exam("precision_ladder")
+    result = record.exam("half_gradients")
     assert result is not None
     values = result.values
     if "float16" not in values["dtypes"]:
