@@ -44,6 +44,8 @@ def unstable_softmax(record: Record) -> Outcome | None:
     """
     broke = not_finite_from(record)
     if broke is None:
+        if record.num_steps == 0:
+            return unstable_softmax.not_judged("no step was seen")
         return unstable_softmax.clear("loss and gradients stayed finite")
     if record.exam("first_nonfinite") is None:
         return unstable_softmax.not_judged("the run broke", wants="first_nonfinite")

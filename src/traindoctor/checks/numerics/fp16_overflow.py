@@ -64,6 +64,8 @@ def fp16_overflow(record: Record) -> Outcome | None:
             )
         return fp16_overflow.clear(f"{share:.1%} of the steps skipped by the scaler")
     if not_finite_from(record) is None:
+        if record.num_steps == 0:
+            return fp16_overflow.not_judged("no step was seen")
         return fp16_overflow.clear("loss and gradients stayed finite")
     if record.exam("first_nonfinite") is None:
         return fp16_overflow.not_judged("the run broke", wants="first_nonfinite")

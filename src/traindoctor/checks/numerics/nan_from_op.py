@@ -37,6 +37,8 @@ def nan_from_op(record: Record) -> Outcome | None:
     """
     broke = not_finite_from(record)
     if broke is None:
+        if record.num_steps == 0:
+            return nan_from_op.not_judged("no step was seen")
         return nan_from_op.clear("loss and gradients stayed finite")
     exam = record.exam("first_nonfinite")
     if exam is None:
