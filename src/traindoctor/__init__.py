@@ -24,7 +24,7 @@ _HOME = {
     "explain": "traindoctor.diagnosis",
     "cross_entropy": "traindoctor.kernels.cross_entropy",
     "linear_cross_entropy": "traindoctor.kernels.linear_cross_entropy",
-    "Session": "traindoctor.capture.session",
+    "Session": "traindoctor.integrations.session",
     "Record": "traindoctor.record",
     "Finding": "traindoctor.checks.base",
     "Diagnosis": "traindoctor.diagnosis",

@@ -24,7 +24,7 @@ def command(run: Path, form: str, out: Path, checkpoint: str, overwrite: bool) -
 
     \b
     hf       a folder for AutoModelForCausalLM and AutoTokenizer (GPT-2 or Llama layout)
-    csv      the recorded numbers, one row per step
+    csv      all recorded numbers: rank, step, series, layer, value; facts beside it as JSON
     parquet  the same, as Parquet
     """
     if form == "hf":

@@ -1,0 +1,56 @@
+"""The folder of runs: which runs there are, and how far each one came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from traindoctor.errors import RecordError
+from traindoctor.record.reader import open_record
+
+
+@dataclass(frozen=True)
+class Run:
+    """One line of `traindoctor runs`."""
+
+    path: Path
+    created: float
+    steps: int
+    ranks: int
+    loss: float | None
+    ended: Any
+    """Exit status, the name of an exception, or None while it runs (or was killed)."""
+    verdict: str | None
+    causes: tuple[str, ...] = ()
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """Runs in a folder and below, newest first. A record that cannot be read is left out."""
+    if not folder.exists():
+        raise RecordError(f"there is no folder {folder}: give one that holds runs")
+    found = []
+    for path in sorted({file.parent for file in folder.rglob("record-*.sqlite")}):
+        if any(part.startswith("earlier-") for part in path.relative_to(folder).parts):
+            continue
+        try:
+            found.append(describe(path))
+        except RecordError:
+            continue
+    return sorted(found, key=lambda run: run.created, reverse=True)
+
+
+def describe(path: Path) -> Run:
+    record = open_record(path)
+    loss = record.get("loss.root")
+    verdict = record.fact("verdict") or {}
+    return Run(
+        path=path,
+        created=float(record.meta.get("created", 0.0)),
+        steps=record.num_steps,
+        ranks=len(record.ranks),
+        loss=float(loss.values[-1]) if loss is not None and len(loss) else None,
+        ended=record.fact("run.ended"),
+        verdict=verdict.get("verdict"),
+        causes=tuple(cause["cause"] for cause in verdict.get("causes", [])),
+    )

@@ -1,0 +1,51 @@
+"""The list of runs, and ranks beside each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from traindoctor.errors import RecordError
+from traindoctor.record import RecordWriter, agreement, comparable, make_record
+from traindoctor.record.runs import find_runs
+
+
+def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
+    for number in range(3):
+        writer = RecordWriter(tmp_path / f"run-{number}", meta={"created": float(number)})
+        writer.scalar("loss.root", 0, float(number))
+        writer.fact("run.ended", 0)
+        writer.fact("verdict", {"verdict": "sick", "causes": [{"cause": "lr-too-high"}]})
+        writer.close()
+    earlier = tmp_path / "run-0" / "earlier-1"
+    RecordWriter(earlier).close()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "record-0.sqlite").write_text("not a record")
+    runs = find_runs(tmp_path)
+    assert [run.path.name for run in runs] == ["run-2", "run-1", "run-0"]
+    assert runs[0].loss == 2.0
+    assert runs[0].causes == ("lr-too-high",)
+
+
+def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no folder"):
+        find_runs(tmp_path / "nowhere")
+
+
+def test_agreement_counts_common_steps_bit_for_bit() -> None:
+    left, right = make_record({"x": [1.0, 2.0, 3.0, 4.0]}), make_record({"x": [1.0, 2.5, 3.0]})
+    record = make_record({"x": [1.0, 2.0, 3.0, 4.0]}, ranks=[left, right])
+    found = agreement(record, "x")
+    assert (found.steps, found.equal, found.first_difference) == (3, 2, 1)
+    assert found.equal_after_first
+
+
+def test_one_rank_has_nothing_to_compare() -> None:
+    assert comparable(make_record()) == ("clear", "the run has one rank")
+
+
+def test_a_missing_rank_is_not_judged() -> None:
+    kind, text = comparable(make_record(facts={"ranks": {"world": 2}})) or ("", "")
+    assert kind == "not judged"
+    assert "only one record" in text
