@@ -90,7 +90,7 @@ class Rates:
     """The rate of each group before each step, exactly as the optimizer will use it."""
 
     name: ClassVar[str] = "rates"
-    gives: ClassVar[tuple[str, ...]] = ("optim.lr", "optim.lr_by_group")
+    gives: ClassVar[tuple[str, ...]] = ("optim.lr", "optim.lr_by_group", "optim.objects")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (
@@ -106,6 +106,7 @@ class Rates:
         self._schedulers: dict[int, Scheduled] = {}
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._step = 0
+        self._objects = 0
         self._groups_changed = self._schedule_changed = False
         self._schedule_written = -WRITE_EVERY
 
@@ -116,6 +117,7 @@ class Rates:
             self._rates = [rate_of(group) for group in optimizer.param_groups]
             self._stepped[id(optimizer)] = self._stepped.get(id(optimizer), 0) + 1
             if self._is_new(optimizer):
+                self._objects += 1
                 self._optimizers[id(optimizer)] = describe(optimizer)
                 self._groups_changed = True
         elif isinstance(event, RateScheduled):
@@ -145,6 +147,7 @@ class Rates:
                 self._written = list(self._rates)
         if self._groups_changed:
             record.fact("optimizer.groups", list(self._optimizers.values())[-4:])
+            record.scalar("optim.objects", step, self._objects)
             self._groups_changed = False
         if self._schedule_changed and step >= self._schedule_written + WRITE_EVERY:
             self.write_schedule(step, record)

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.optimizer.lr_schedule_wrong import EXAM, lr_schedule_wrong
-from traindoctor.record import Record, make_record
+from traindoctor.record import Record, Series, make_record
 
 FLAT = [3.3] * 240
 
@@ -62,6 +64,13 @@ def test_silent_when_the_highest_rate_gains_nothing() -> None:
 def test_silent_on_a_cosine_to_zero() -> None:
     cosine = [1e-3 * 0.5 * (1 + math.cos(math.pi * k / 239)) for k in range(240)]
     assert isinstance(lr_schedule_wrong(record(cosine)), Clear)
+
+
+def test_silent_on_a_gentle_second_stage() -> None:
+    staged = make_record({"optim.lr": [3e-3] * 100 + [1e-6] * 100, "loss.token": FLAT[:200]})
+    steps = np.array([0, 100])
+    staged._series["optim.objects"] = Series("optim.objects", steps, np.array([1.0, 2.0]))
+    assert isinstance(lr_schedule_wrong(staged), Clear)
 
 
 def test_silent_on_a_warm_up_that_still_rises_and_on_a_constant_rate() -> None:

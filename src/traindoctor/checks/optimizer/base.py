@@ -25,6 +25,8 @@ WARMUP_SHARE = 0.8
 FIDELITY = 0.1
 # A loss above the first one by this factor is no noise of batches: steps are too long, for a while at least.
 SPIKE = 1.3
+# Optimizers one after the other that still are stages of one plan.
+STAGES = 4
 # Floor of the noise, for experiments whose orders of batches agree by chance.
 NOISE_FLOOR = 0.002
 
@@ -225,10 +227,16 @@ class RateTrace:
 
 
 def rate_trace(record: Record) -> RateTrace | None:
+    """Of the last stage: a new optimizer (fine-tuning after training) begins a course of its own."""
     series = record.get("optim.lr")
-    if series is None or len(finite := series.finite()) < 2:
+    if series is None:
         return None
-    return RateTrace(finite)
+    begun = record.get("optim.objects")
+    # Optimizers that are made again and again are no stages.
+    if begun is not None and 1 < len(begun) <= STAGES:
+        series = series.after(int(begun.steps[-1]))
+    finite = series.finite()
+    return RateTrace(finite) if len(finite) >= 2 else None
 
 
 def groups_of(record: Record) -> list[dict[str, Any]]:

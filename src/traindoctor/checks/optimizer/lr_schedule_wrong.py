@@ -134,7 +134,8 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
     if since is None:
         return None
     last = int(trace.series.steps[-1]) + 1
-    if last - since < max(DEAD_STEPS, DEAD_SHARE * last):
+    begun = int(trace.series.steps[0])
+    if last - since < max(DEAD_STEPS, DEAD_SHARE * (last - begun)):
         return None
     calls = sum(s["calls"] for s in schedules)
     items = [
@@ -150,7 +151,7 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
     kind = schedules[0]["class"] if schedules else "the schedule"
     summary = (
         f"The rate falls from {trace.peak:.3g} to {trace.series.last:.2g}: it is gone from step {since} on, "
-        f"{last - since} of {last} steps train nothing ({kind} was stepped {calls} times)"
+        f"{last - since} of {last - begun} steps train nothing ({kind} was stepped {calls} times)"
     )
     result = record.exam(EXAM)
     trial = Experiment.of(result)
