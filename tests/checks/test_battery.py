@@ -150,5 +150,8 @@ def test_thresholds_have_a_reason() -> None:
                 continue
             if isinstance(node.value.value, str | bool):
                 continue
-            above = lines[max(0, node.lineno - 4) : node.lineno]
+            begin = node.lineno
+            while begin > 0 and lines[begin - 1].strip():
+                begin -= 1  # a block without a blank line shares its comment
+            above = lines[begin : node.lineno]
             assert any("#" in line for line in above), f"{file.name}:{node.lineno} gives no reason"
