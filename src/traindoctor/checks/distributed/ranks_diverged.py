@@ -3,6 +3,7 @@ from __future__ import annotations
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record, agreement, comparable
 
+# One step may agree or differ by the first update alone.
 LEAST_STEPS = 2
 # Gradients that agree at nearly every step are shared; then weights that differ were never the same.
 SHARED = 0.9
