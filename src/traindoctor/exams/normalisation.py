@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BY_SHAPE = frozenset({"layer_norm", "rms_norm"})
 BY_BATCH = frozenset({"batch_norm"})
 BY_GROUP = frozenset({"group_norm", "instance_norm"})
-BY_HAND = frozenset({"var", "std", "var_mean", "std_mean"})
+BY_HAND = frozenset({"var", "std", "var_mean", "std_mean", "mean"})
 # RMSNorm by hand: the root of a mean of squares
 ROOTS = frozenset({"rsqrt", "sqrt"})
 
@@ -32,13 +32,15 @@ def normalisation(patient: Patient) -> Mapping[str, Any]:
         raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
     axis, rows, _ = ends[0].layout
     length = ends[0].index.shape[axis]
-    rms_by_hand = sum(op.name in ROOTS and _of_mean(structure, op) for op in tape.ops)
+    rms_by_hand = sum(mean_under_root(structure, op) is not None for op in tape.ops)
     norms = []
     for op in tape.needed([ends[0].loss.logits]):
+        mean = mean_under_root(structure, op)
+        op = mean or op
         source = next((r for r in op.inputs if structure.of_data(r)), None)
         if source is None or op.segment:
             continue
-        dims = normalised_dims(op, len(structure.shape(source)))
+        dims = normalised_dims(op, len(structure.shape(source)), under_root=mean is not None)
         if dims is None:
             continue
         shape = structure.shape(source)
@@ -67,7 +69,7 @@ def normalisation(patient: Patient) -> Mapping[str, Any]:
     }
 
 
-def normalised_dims(op: Op, ndim: int) -> list[int] | None:
+def normalised_dims(op: Op, ndim: int, *, under_root: bool) -> list[int] | None:
     """The dimensions whose statistics are taken, or None for an op that normalises nothing."""
     if op.name in BY_SHAPE:
         given = op.kwargs.get("normalized_shape", op.args[1] if len(op.args) > 1 else ())
@@ -79,6 +81,8 @@ def normalised_dims(op: Op, ndim: int) -> list[int] | None:
     if op.name in BY_GROUP:
         return list(range(1, ndim))
     if op.name in BY_HAND:
+        if op.name == "mean" and not under_root:
+            return None  # pooling, a loss
         dim = op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else None)
         if isinstance(dim, int) and not isinstance(dim, bool):
             return [dim % ndim] if ndim else None
@@ -101,6 +105,23 @@ def meaning(shape: tuple[int, ...], dim: int, rows: int, length: int) -> str:
     return "feature"
 
 
-def _of_mean(structure: Structure, op: Op) -> bool:
+def mean_under_root(structure: Structure, op: Op) -> Op | None:
+    """RMSNorm by hand: the mean of squares that a root is taken of."""
     source = next((a for a in op.args if isinstance(a, Ref)), None)
-    return source is not None and any(above.name == "mean" for above in structure.up(source))
+    if op.name not in ROOTS or source is None:
+        return None
+    for above in structure.up(source):
+        if above.name == "mean":
+            return above
+        if above.name not in (
+            "add",
+            "__add__",
+            "__radd__",
+            "add_",
+            "clamp",
+            "clamp_min",
+            "to",
+            "float",
+        ):
+            return None
+    return None

@@ -27,6 +27,7 @@ def sharing(patient: Patient) -> Mapping[str, Any]:
     return {
         "listed": [] if patient.model is None else listed_twice(patient.model),
         "tied": [] if patient.model is None else tied_parameters(patient.model),
+        "aliased": [] if patient.model is None else aliased(patient.model, tape, patient),
         "reused": reused,
         "matrices": len(hidden),
     }
@@ -48,6 +49,34 @@ def listed_twice(model: nn.Module) -> list[dict[str, Any]]:
             if len(names) > 1
         ]
     return found
+
+
+def aliased(model: nn.Module, tape: StepTape, patient: Patient) -> list[dict[str, Any]]:
+    """One layer under several names of one parent (`self.key = self.query`), and used several times in a pass."""
+    structure = Structure(tape)
+    found = []
+    for path, parent in model.named_modules():
+        if isinstance(parent, nn.ModuleList | nn.Sequential):
+            continue
+        names: dict[int, list[str]] = {}
+        for name, child in parent._modules.items():
+            if child is not None and not isinstance(child, nn.Embedding):
+                names.setdefault(id(child), []).append(name)
+        for same in names.values():
+            child = parent._modules[same[0]]
+            if len(same) < 2 or child is None:
+                continue
+            matrices = [patient.names.of(p) for p in child.parameters() if p.ndim >= 2]
+            uses = [
+                sum(op.segment == 0 for op in structure.users.get(tape.parameters[m].ref, ()))
+                for m in matrices
+                if m in tape.parameters
+            ]
+            if max(uses, default=0) > 1:
+                found.append(
+                    {"modules": [f"{path}.{n}" if path else n for n in same], "uses": max(uses)}
+                )
+    return found[:8]
 
 
 def tied_parameters(model: nn.Module) -> list[list[str]]:

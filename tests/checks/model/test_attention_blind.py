@@ -28,6 +28,12 @@ def test_fires_at_once_when_examples_mix_instead() -> None:
     assert "batch" in found.summary
 
 
+def test_a_pooled_classifier_whose_attention_mixes_examples() -> None:
+    mixing = {"pooled": True, "any_token": 0.5, "other_rows": 0.3}
+    assert isinstance(judge(**mixing, mixing_op="multi_head_attention_forward"), Finding)
+    assert isinstance(judge(**mixing, mixing_op="batch_norm"), Clear)
+
+
 def test_silent_when_attention_passes_something() -> None:
     assert isinstance(judge(), Clear)
     assert isinstance(judge(other_rows=0.1), Clear)

@@ -35,11 +35,15 @@ def test_a_loss_below_the_five_gram_is_second_evidence() -> None:
         {},
         {"future": 2e-6},  # a mask of -20 instead of -inf
         {"future": 0.7, "expects_causal": False},  # an encoder
-        {"future": 0.04, "mixing_op": "batch_norm"},  # another cause
+        {"future": 0.04, "other_rows": 0.1, "mixing_op": "batch_norm"},  # another cause
     ],
 )
 def test_silent_on_look_alikes(values: dict[str, Any]) -> None:
     assert isinstance(judge(**values), Clear)
+
+
+def test_a_softmax_over_the_batch_leaks_too() -> None:
+    assert isinstance(judge(future=0.04, other_rows=0.1, mixing_op="softmax"), Finding)
 
 
 def test_nan_is_not_judged() -> None:

@@ -19,6 +19,13 @@ def test_fires_on_one_block_listed_six_times() -> None:
     assert (found.status, found.where) == ("likely", "blocks.0")
 
 
+def test_fires_on_one_projection_under_three_names() -> None:
+    row = {"modules": ["attn.query", "attn.key", "attn.value"], "uses": 3}
+    found = judge(aliased=[row])
+    assert isinstance(found, Finding)
+    assert "attn.query" in found.summary
+
+
 def test_a_matrix_under_two_names_is_possible() -> None:
     found = judge(tied=[["a.q.weight", "a.k.weight"]])
     assert isinstance(found, Finding)

@@ -8,6 +8,8 @@ from traindoctor.record import ExamResult, Record
 # Exactly 0 against 1e-2 and more; rounding of regrouped sums stays below.
 NOTHING = 1e-6
 MIXED = 1e-4
+# torch's own attention never mixes examples unless the batch lies where time should.
+ATTENTION_CALLS = ("scaled_dot_product_attention", "multi_head_attention_forward")
 # Output projections that start at zero pass nothing at first and learn within a few steps.
 SETTLED = 10
 
@@ -68,22 +70,28 @@ def passes_nothing(pair: dict[str, Any]) -> bool:
 
 
 def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
-    """Other examples move, other places do not."""
-    if pair["other_rows"] < MIXED or not pair["axis_is_known"] or pair["pooled"]:
+    """Other examples move by attention; other places of the same example do not."""
+    if pair["other_rows"] < MIXED or not pair["axis_is_known"]:
         return None
-    if not passes_nothing(pair):
+    by_attention = pair.get("mixing_op") in ATTENTION_CALLS
+    if not by_attention and (pair["pooled"] or not passes_nothing(pair)):
         return None
-    return attention_blind.finding(
+    items = [
         evidence(
             "movement of scores of OTHER examples",
             pair["other_rows"],
             0.0,
             noise=1e-6,
             step=result.step,
-        ),
-        evidence(
-            "movement at other places of the same example", pair["other_places"], "0.01 and more"
-        ),
+        )
+    ]
+    if not pair["pooled"]:
+        places = pair["other_places"]
+        items.append(
+            evidence("movement at other places of the same example", places, "0.01 and more")
+        )
+    return attention_blind.finding(
+        *items,
         where=pair.get("mixing_module") or None,
         line=pair.get("mixing_line"),
         since_step=0,

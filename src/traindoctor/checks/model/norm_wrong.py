@@ -6,6 +6,8 @@ from traindoctor.record import Record
 # Without normalisation a stack of this depth grows; with bounded branches (Fixup, ReZero) it does not.
 DEPTH, GROWTH = 4, 8.0
 MIXED = 1e-4
+# Meant to run over features, by torch or by hand. BatchNorm and GroupNorm have axes of their own.
+FEATURE_NORMS = ("layer_norm", "rms_norm", "var", "std", "var_mean", "std_mean", "mean")
 
 
 @check(
@@ -34,10 +36,7 @@ def norm_wrong(record: Record) -> Outcome | None:
     values = result.values
     for norm in values["norms"]:
         strange = [axis for axis in norm["axes"] if axis in ("batch", "time")]
-        if (
-            norm["op"] in ("layer_norm", "rms_norm", "var", "std", "var_mean", "std_mean")
-            and strange
-        ):
+        if norm["op"] in FEATURE_NORMS and strange:
             # Over time and features together is done on purpose in some models of signals.
             both = norm["axes"] == ["feature", "time"]
             return norm_wrong.finding(

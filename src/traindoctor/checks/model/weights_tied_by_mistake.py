@@ -39,6 +39,17 @@ def weights_tied_by_mistake(record: Record) -> Outcome | None:
             since_step=0,
             summary=f"{worst['times']} layers are one and the same module: {', '.join(worst['modules'][:3])}, ...",
         )
+    aliased = result.values.get("aliased", [])
+    if aliased:
+        names = aliased[0]["modules"]
+        return weights_tied_by_mistake.finding(
+            evidence("uses of one layer in a pass", aliased[0]["uses"], 1, step=result.step),
+            evidence("its names", ", ".join(names), "one"),
+            where=names[0],
+            grade="statistic",
+            since_step=0,
+            summary=f"{' and '.join(names[:3])} are one and the same layer",
+        )
     if tied:
         return weights_tied_by_mistake.finding(
             evidence("names of one matrix", ", ".join(tied[0]), "one", step=result.step),
