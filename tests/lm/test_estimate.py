@@ -70,6 +70,7 @@ def test_advice_has_numbers_that_can_be_typed() -> None:
     text = str(out_of_memory(config, 32000, 16, 2, bf16=False))
     assert "--batch 8 --accumulation 4" in text
     assert "--checkpointing" in text
+    assert "--fused-loss on" in text
     assert "--vocab-size 16000" in text
     assert "--precision bf16" in text
     assert "GB" in text

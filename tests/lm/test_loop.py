@@ -187,3 +187,28 @@ def test_checkpoints_of_another_shape_are_refused(tmp_path: Path, tiny: Any) -> 
     train(tmp_path, tiny(steps=4))
     with pytest.raises(CheckpointError, match="belongs to other settings"):
         train(tmp_path, tiny(steps=4, width=64))
+
+
+def test_the_fused_loss_gives_the_same_curve(tmp_path: Path, tiny: Any) -> None:
+    for name in ("off", "on"):
+        train(tmp_path / name, tiny(fused_loss=name, steps=8))
+    off, on = ([float(x) for x in column(tmp_path / n, "loss")] for n in ("off", "on"))
+    assert on == pytest.approx(off, abs=1e-4)
+
+
+def test_the_fused_loss_is_chosen_for_large_vocabularies_unless_logits_are_looked_at(
+    tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[bool] = []
+
+    def ready(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        chosen.append(model.fused_loss)
+
+    for classes, needs_logits in ((10**6, False), (10, False), (10, True)):
+        monkeypatch.setattr(loop, "FUSED_CLASSES", classes)
+        train(
+            tmp_path / str(len(chosen)),
+            tiny(steps=1, sample_tokens=0),
+            Callbacks(on_ready=ready, needs_logits=needs_logits),
+        )
+    assert chosen == [False, True, False]

@@ -101,13 +101,17 @@ def test_rotation_depends_on_distance_alone(size: int, at: int, distance: int) -
     torch.testing.assert_close(score(at + distance, at), score(distance, 0), atol=1e-5, rtol=1e-5)
 
 
-def test_loss_is_that_of_pytorch_in_float64() -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_loss_is_that_of_pytorch_in_float64(fused: bool) -> None:
     hidden = torch.randn(2, 5, 8, dtype=torch.float64)
     weight = torch.randn(V, 8, dtype=torch.float64)
     targets = torch.randint(V, (2, 5))
     expected = F.cross_entropy((hidden @ weight.T).flatten(0, 1), targets.flatten())
     torch.testing.assert_close(
-        next_token_loss(hidden, weight, targets).double(), expected, rtol=1e-6, atol=1e-6
+        next_token_loss(hidden, weight, targets, fused=fused).double(),
+        expected,
+        rtol=1e-6,
+        atol=1e-6,
     )
 
 

@@ -143,6 +143,7 @@ def train_and_tell(run: Path, config: RunConfig, *, doctor: bool, quiet: bool) -
                 on_progress=display.progress,
                 on_validation=display.validation,
                 on_end=display.end,
+                needs_logits=doctor,
             ),
         )
     display.after(outcome)

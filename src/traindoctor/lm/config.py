@@ -175,6 +175,8 @@ class TrainConfig:
     """bf16: autocast; auto: bf16 where it is known to pay"""
     compile: bool = False
     """torch.compile the model (a minute at the start)"""
+    fused_loss: Literal["auto", "on", "off"] = "auto"
+    """output layer and loss in one, without the logits in memory; auto: where it is faster"""
     shard: bool = False
     """under torchrun: FSDP2 (weights sharded) instead of DDP"""
     eval_every: int = 200
@@ -208,7 +210,7 @@ class TrainConfig:
 
 # Settings that may differ from the stored ones when a run is resumed: none of them changes what a step does.
 MAY_CHANGE = frozenset(
-    "steps epochs minutes device compile shard checkpointing eval_every eval_blocks patience save_every keep "
+    "steps epochs minutes device compile fused_loss shard checkpointing eval_every eval_blocks patience save_every keep "
     "sample_tokens".split()
 )
 

@@ -85,7 +85,13 @@ def size_warning(parameters: int, tokens: int) -> str | None:
 
 
 def out_of_memory(
-    config: ModelConfig, vocab_size: int, rows: int, accumulation: int, *, bf16: bool
+    config: ModelConfig,
+    vocab_size: int,
+    rows: int,
+    accumulation: int,
+    *,
+    bf16: bool,
+    fused: bool = False,
 ) -> TraindoctorError:
     """What to turn when memory has run out, with what each would need."""
     import dataclasses
@@ -102,6 +108,9 @@ def out_of_memory(
         )
     if not config.checkpointing:
         ways.append(f"--checkpointing (about {need(checkpointing=True)}, a third slower)")
+    if vocab_size >= 2048 and not fused:
+        logits = human_bytes(rows * config.block * vocab_size * 8)
+        ways.append(f"--fused-loss on (the logits take about {logits})")
     if vocab_size > 8192:
         ways.append(f"--vocab-size {vocab_size // 2} (about {need(vocab=vocab_size // 2)})")
     if not bf16:

@@ -32,6 +32,7 @@ from traindoctor.lm.distributed import World
 from traindoctor.lm.files import write_json, write_text
 from traindoctor.lm.generate import Sampling
 from traindoctor.lm.generate import write_text as write_sample
+from traindoctor.lm.loss import FUSED_CLASSES
 from traindoctor.lm.metrics import MetricsFile
 from traindoctor.lm.model import Transformer, decay_groups
 from traindoctor.lm.schedule import learning_rate
@@ -100,7 +101,7 @@ def _nothing(*_: Any) -> None:
 @dataclass
 class Callbacks:
     """What the caller wants to see. `on_ready` gets model and optimizer before the first step:
-    this is where a doctor attaches itself."""
+    this is where a doctor attaches itself. `needs_logits`: it looks at what goes into the loss."""
 
     on_preparing: Callable[[str, float], None] = _nothing
     on_plan: Callable[[Plan], None] = _nothing
@@ -108,6 +109,7 @@ class Callbacks:
     on_progress: Callable[[Progress], None] = _nothing
     on_validation: Callable[[Validation], None] = _nothing
     on_end: Callable[[Outcome], None] = _nothing
+    needs_logits: bool = False
 
 
 def train(run: Path, config: RunConfig, callbacks: Callbacks | None = None) -> Outcome:
@@ -168,6 +170,7 @@ class Training:
             torch.set_float32_matmul_precision("high")
         torch.manual_seed(config.train.seed)
         self.model = Transformer(config.model, self.tokenizer.vocab_size).to(world.device)
+        self.model.fused_loss = self._use_fused_loss()
         self.sharded = config.train.shard and world.size > 1
         if self.sharded:
             distributed.shard(self.model)
@@ -405,6 +408,13 @@ class Training:
             return estimate.bf16_pays(self.world.device, self.config.model.width)
         return wanted == "bf16"
 
+    def _use_fused_loss(self) -> bool:
+        wanted = self.config.train.fused_loss
+        if wanted != "auto":
+            return wanted == "on"
+        plain = self.callbacks.needs_logits or self.config.train.compile
+        return not plain and self.tokenizer.vocab_size >= FUSED_CLASSES
+
     def _plan(self) -> Plan:
         config, facts = self.config, self.corpus.facts
         parameters = config.model.num_parameters(self.tokenizer.vocab_size)
@@ -471,6 +481,7 @@ class Training:
                 self.rows,
                 self.config.train.accumulation,
                 bf16=self.bf16,
+                fused=self.model.fused_loss,
             ) from error
 
 

@@ -135,6 +135,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
+        self.fused_loss = False  # a way to compute, not a part of the model: the trainer chooses
         self.embedding = nn.Embedding(vocab_size, config.width)
         if config.positions == "learned":
             self.positions = nn.Embedding(config.block, config.width)
@@ -153,7 +154,7 @@ class Transformer(nn.Module):
         hidden = self.hidden(tokens)
         if targets is None:
             return self.head(hidden)
-        return next_token_loss(hidden, self.head.weight, targets)
+        return next_token_loss(hidden, self.head.weight, targets, fused=self.fused_loss)
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """The normalised residual stream (B, T, D) that the head reads."""
