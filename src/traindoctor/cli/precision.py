@@ -1,0 +1,195 @@
+"""traindoctor precision: the laboratory as a table, JSON or plot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from traindoctor.errors import TraindoctorError
+
+if TYPE_CHECKING:
+    from traindoctor.numerics.precision import Conclusion, Measurement
+    from traindoctor.numerics.quarrel import DifferenceTest
+
+
+@click.command()
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    type=click.IntRange(min=2),
+    help="Vocabulary size; may be repeated.  [default: 34 1003 2004 32000 50257 262144]",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the logits.")
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write everything as JSON ('-': standard output)."
+)
+@click.option("--plot", "plot_file", metavar="FILE", help="Draw the errors: .png, .svg or .html.")
+def command(
+    sizes: tuple[int, ...], seed: int, json_file: str | None, plot_file: str | None
+) -> None:
+    """Measure what summation and dtype do to a softmax, its loss and its gradient.
+
+    Everything is measured here and now, against float64: naive, pairwise and compensated sums, in
+    float32, bfloat16 and float16, for small and large logits; then why a right gradient fails a
+    finite-difference test with a step of 1e-5 in float32.
+    """
+    from traindoctor.numerics import precision, quarrel
+
+    if plot_file and Path(plot_file).suffix not in PLOTS:
+        raise TraindoctorError(
+            f"--plot takes a file ending in {', '.join(PLOTS)}, not {plot_file}; give one of these"
+        )
+    measurements = precision.measure(sizes=sizes or precision.SIZES, seed=seed)
+    conclusions = precision.conclusions(measurements)
+    tests = quarrel.quarrel(seed)
+    reference = precision.reference_error(seed=seed)
+    if json_file:
+        _write_json(json_file, measurements, conclusions, tests, reference)
+    if json_file != "-":
+        console = Console(width=110 if not Console().is_terminal else None)
+        _print(console, measurements, conclusions, tests, reference)
+    if plot_file:
+        draw(Path(plot_file), measurements, tests)
+        if json_file != "-":
+            click.echo(f"plot: {plot_file}")
+
+
+def _write_json(
+    file: str,
+    measurements: Sequence[Measurement],
+    conclusions: Sequence[Conclusion],
+    tests: Sequence[DifferenceTest],
+    reference: float | None,
+) -> None:
+    text = json.dumps(
+        {
+            "measurements": [_finite(asdict(m)) for m in measurements],
+            "conclusions": [_finite(asdict(c)) for c in conclusions],
+            "finite_differences": [_finite(asdict(t)) for t in tests],
+            "reference_error": reference,
+        },
+        indent=1,
+        allow_nan=False,
+    )
+    if file == "-":
+        click.echo(text)
+    else:
+        Path(file).write_text(text + "\n")
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity and no NaN: null."""
+    bad = (float("inf"), float("-inf"))
+    return {k: None if isinstance(v, float) and (v != v or v in bad) else v for k, v in row.items()}
+
+
+def _print(
+    console: Console,
+    measurements: Sequence[Measurement],
+    conclusions: Sequence[Conclusion],
+    tests: Sequence[DifferenceTest],
+    reference: float | None,
+) -> None:
+    methods = list(dict.fromkeys(m.method for m in measurements))
+    table = Table(title="Worst relative error against float64 (denominator / loss / gradient)")
+    for name in ("V", "dtype", "logits"):
+        table.add_column(name)
+    for method in methods:
+        table.add_column(method, justify="right")
+    rows: dict[tuple[int, str, str], dict[str, Measurement]] = {}
+    for m in measurements:
+        rows.setdefault((m.vocabulary, m.dtype, m.scale), {})[m.method] = m
+    for (V, dtype, scale), found in rows.items():
+        cells = [
+            f"{found[k].denominator:.0e} / {found[k].loss:.0e} / {found[k].gradient:.0e}"
+            for k in methods
+        ]
+        table.add_row(str(V), dtype, scale, *cells)
+    console.print(table)
+    console.print("\nDoes the way of adding change the loss or the gradient? It ...")
+    for c in conclusions:
+        console.print(f"  V = {c.vocabulary:<7} {c.dtype:<9} {c.text}", highlight=False)
+    if reference is None:
+        console.print("  (float64 itself was not checked: pip install mpmath)")
+    else:
+        console.print(f"  float64 itself is right to {reference:.0e} (50-digit arithmetic, V = 34)")
+    _print_quarrel(console, tests)
+
+
+def _print_quarrel(console: Console, tests: Sequence[DifferenceTest]) -> None:
+    from traindoctor.numerics import quarrel
+
+    table = Table(title="Finite differences of a RIGHT gradient (V = 50)")
+    for name in ("dtype", "step h", "failed", "mean error", "rounding u|L|/h", "curvature h²"):
+        table.add_column(name, justify="right")
+    for t in tests:
+        table.add_row(
+            t.dtype,
+            f"{t.step:.0e}",
+            f"{t.failures} of {t.checks}",
+            f"{t.mean_error:.0e}",
+            f"{t.rounding:.0e}",
+            f"{t.curvature:.0e}",
+        )
+    console.print()
+    console.print(table)
+    disputed, right = quarrel.settle(list(tests))
+    console.print(
+        f"With h = {disputed.step:.0e} in float32, {disputed.failures} of {disputed.checks} checks "
+        f"of a right gradient fail: rounding alone is {disputed.rounding:.0e} of a coordinate. "
+        f"In float64 with h = {right.step:.0e}, {right.failures} fail (mean error {right.mean_error:.0e})."
+    )
+
+
+PLOTS = (".png", ".svg", ".html")
+
+
+def draw(file: Path, measurements: Sequence[Measurement], tests: Sequence[DifferenceTest]) -> None:
+    """Errors over the vocabulary, one panel per dtype, and the finite-difference curves."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise TraindoctorError(
+            "--plot needs matplotlib, which is not installed: pip install 'traindoctor[plots]'"
+        ) from error
+    dtypes = list(dict.fromkeys(m.dtype for m in measurements))
+    methods = list(dict.fromkeys(m.method for m in measurements))
+    figure, axes = pyplot.subplots(1, len(dtypes) + 1, figsize=(4 * len(dtypes) + 4.5, 3.8))
+    for axis, dtype in zip(axes, dtypes):
+        for method in methods:
+            here = [m for m in measurements if m.dtype == dtype and m.method == method]
+            sizes = sorted({m.vocabulary for m in here})
+            worst = [max(m.denominator for m in here if m.vocabulary == V) for V in sizes]
+            axis.loglog(sizes, worst, marker="o", label=method)
+        axis.set(title=f"softmax denominator, {dtype}", xlabel="vocabulary")
+        axis.legend()
+    axes[0].set_ylabel("worst relative error")
+    for dtype, colour in (("float32", "tab:red"), ("float64", "tab:green")):
+        here_tests = [t for t in tests if t.dtype == dtype]
+        steps = [t.step for t in here_tests]
+        axes[-1].loglog(steps, [t.mean_error for t in here_tests], "o-", color=colour, label=dtype)
+        axes[-1].loglog(steps, [t.rounding for t in here_tests], ":", color=colour)
+    axes[-1].set(title="finite differences of a right gradient", xlabel="step h")
+    axes[-1].legend()
+    figure.tight_layout()
+    if file.suffix == ".html":
+        import io
+
+        drawing = io.StringIO()
+        figure.savefig(drawing, format="svg")
+        svg = drawing.getvalue()
+        file.write_text("<!doctype html><meta charset=utf-8>\n" + svg[svg.index("<svg") :])
+    else:
+        figure.savefig(file, dpi=120)
+    pyplot.close(figure)
