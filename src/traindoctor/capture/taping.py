@@ -92,7 +92,15 @@ class Taping:
         except ReplayError as reason:
             self.patient.refusals[step] = str(reason)
             self._recorder = None
-        self.governor.ran(PART, step, self._seconds)
+
+    def charge(self, step: int, seconds: float) -> float:
+        """What taping this step cost inside the script's own calls, where no clock of ours stands: all that the
+        step took longer than an ordinary one."""
+        if step != self._taped_step or not self.governor.step_seconds:
+            return 0.0
+        extra = max(0.0, seconds - self.governor.step_seconds)
+        self.governor.ran(PART, step, self._seconds + extra)
+        return extra
 
     def abandon(self) -> None:
         recorder, self._recorder = self._recorder, None

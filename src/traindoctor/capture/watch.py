@@ -5,6 +5,7 @@ It judges nothing. Whatever goes wrong in it is noted in the record, and the run
 
 from __future__ import annotations
 
+import gc
 import multiprocessing.util
 import os
 import time
@@ -104,6 +105,8 @@ class Watch:
         self._backwards_in_step = 0
         self._real_steps = 0
         self._stepped: set[int] = set()
+        self._expected: set[int] = set()
+        self._searched = False
         self._known_optimizers: weakref.WeakValueDictionary[int, torch.optim.Optimizer] = (
             weakref.WeakValueDictionary()
         )
@@ -258,12 +261,18 @@ class Watch:
         if kind is StepEnd:
             self._real_steps += 1
             self._stepped.add(id(event.optimizer))
-            if all(id(optimizer) in self._stepped for optimizer in hub.optimizers):
+            if self._all_have_stepped():
                 self._close_step()
         elif kind is BackwardEnd:
             self._maybe_count_backward()
         elif kind is ScalerUpdated and event.skipped and not self._stepped:
             self._close_step()
+
+    def _all_have_stepped(self) -> bool:
+        """Whether another optimizer is still to come in this step: those of the last step are expected again."""
+        if self._expected:
+            return self._stepped >= self._expected
+        return all(id(optimizer) in self._stepped for optimizer in hub.optimizers)
 
     def _learn_module(self, module: torch.nn.Module) -> None:
         """The model is the largest module that was called from outside."""
@@ -291,6 +300,9 @@ class Watch:
         """A script with an optimizer of its own, or one that never steps, is counted by backward passes."""
         if self._real_steps:
             return
+        if not len(hub.optimizers) and not self._searched:
+            self._searched = True
+            hub.optimizers.update(optimizers_alive())
         if not len(hub.optimizers) or self._backwards_in_step >= NEVER_STEPS:
             self._counts_backwards = True
         if self._counts_backwards:
@@ -346,6 +358,7 @@ class Watch:
 
     def _close_step(self) -> None:
         step, writer = self.step, self.record_writer
+        self._expected = set(self._stepped)
         self._stepped.clear()
         self._backwards_in_step = 0
         now = time.perf_counter()
@@ -362,6 +375,8 @@ class Watch:
             self.taping.step_ended(self.step)
         own = self._own * 1e-9 + hub.inner_calls * INNER_CALL_SECONDS
         self._own, hub.inner_calls = 0, 0
+        if self.taping is not None:
+            own += self.taping.charge(step, now - self._step_began - own)
         writer.scalar("self.seconds", step, own)
         self.governor.pay(own)
         self.governor.end_step(max(0.0, now - self._step_began - own))
@@ -397,6 +412,15 @@ class Watch:
         writer.fact("run.seconds", time.time() - self._began)
         writer.fact("self.share", self.governor.share)
         writer.fact("self.listener_seconds", self.listener_seconds)
+
+
+def optimizers_alive() -> list[torch.optim.Optimizer]:
+    """Optimizers that were made before we came. Wrappers that only pass calls on have no groups of their own."""
+    return [
+        thing
+        for thing in gc.get_objects()
+        if issubclass(type(thing), torch.optim.Optimizer) and "param_groups" in vars(thing)
+    ]
 
 
 def num_parameters(module: torch.nn.Module) -> int:

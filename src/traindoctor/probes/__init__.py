@@ -18,6 +18,7 @@ PROBES: tuple[str, ...] = (
     "passes:Passes",
     "timing:Timing",
     "memory:Memory",
+    "sync:Sync",
     "graphs:Graphs",
     "modes:Modes",
     "scaler:Scaler",

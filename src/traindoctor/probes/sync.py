@@ -1,0 +1,62 @@
+"""Reads that make the script wait for the device, and how long the device then stands idle."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from traindoctor.events import BackwardBegin, Event, ForwardBegin, ScalarRead
+from traindoctor.probes.base import Cost
+from traindoctor.record import RecordWriter
+
+
+class Sync:
+    """`sync.reads`: scalars read from a CUDA device in the step; `sync.idle`: seconds, by events on the device,
+    from a read (when nothing is left to do there) to the next forward or backward pass.
+
+    On the CPU there is nothing to wait for, and nothing is written.
+    """
+
+    name: ClassVar[str] = "sync"
+    gives: ClassVar[tuple[str, ...]] = ("sync.reads", "sync.idle")
+    cost: ClassVar[Cost] = "free"
+    every: ClassVar[int] = 1
+    hears: ClassVar[tuple[type, ...]] = (BackwardBegin, ForwardBegin, ScalarRead)
+
+    def __init__(self) -> None:
+        self._reads = 0
+        self._since: Any = None
+        self._gaps: list[tuple[int, Any, Any]] = []
+        self._step = 0
+
+    def on(self, event: Event, *, due: bool) -> None:
+        if isinstance(event, ScalarRead):
+            if event.tensor.is_cuda:
+                self._reads += 1
+                self._since = marked()
+        elif self._since is not None:
+            # The device's clock stands at the read until the first work behind it is queued.
+            self._gaps.append((self._step, self._since, marked()))
+            self._since = None
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if torch.cuda.is_initialized():
+            record.scalar("sync.reads", step, self._reads)
+            self._write(record, wait=False)
+        self._reads, self._step = 0, step + 1
+
+    def _write(self, record: RecordWriter, *, wait: bool) -> None:
+        while self._gaps and (wait or self._gaps[0][2].query()):
+            step, begin, end = self._gaps.pop(0)
+            end.synchronize()
+            record.scalar("sync.idle", step, begin.elapsed_time(end) / 1e3)
+
+    def finish(self, record: RecordWriter) -> None:
+        self._write(record, wait=True)
+
+
+def marked() -> Any:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event

@@ -1,0 +1,84 @@
+"""The governor holds its budget by its own clock, and measures the most overdue first."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traindoctor.capture.budget import CAP_STEPS, Governor
+
+WISHES = {"norms": 4, "weights": 10, "updates": 50}
+
+
+def simulate(
+    budget: float, *, step: float, prices: dict[str, float], steps: int, always: float = 0.0
+) -> tuple[Governor, dict[str, int]]:
+    governor = Governor(budget)
+    for name, every in WISHES.items():
+        governor.add(name, every)
+    counts = dict.fromkeys(WISHES, 0)
+    draw = random.Random(0)
+    for number in range(steps):
+        spent = always
+        for name in governor.choose(number):
+            cost = prices[name] * draw.uniform(0.7, 1.4)
+            governor.ran(name, number, cost)
+            counts[name] += 1
+            spent += cost
+        governor.pay(spent)
+        governor.end_step(step)
+    return governor, counts
+
+
+def test_wishes_are_met_where_they_can_be_paid() -> None:
+    governor, counts = simulate(
+        0.02, step=0.06, prices={"norms": 4e-4, "weights": 1e-3, "updates": 3e-3}, steps=1000
+    )
+    assert counts == {"norms": 250, "weights": 100, "updates": 20}
+    assert governor.share < 0.02
+
+
+@given(
+    budget=st.sampled_from([0.002, 0.005, 0.01, 0.02]),
+    step=st.floats(0.005, 0.2),
+    scale=st.floats(0.01, 0.5),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_budget_holds(budget: float, step: float, scale: float) -> None:
+    """Prices up to half a step: it samples less, down to nothing, and every part still gets its turn."""
+    prices = {"norms": 0.2 * scale * step, "weights": 0.5 * scale * step, "updates": scale * step}
+    governor, counts = simulate(budget, step=step, prices=prices, steps=4000)
+    first_calls = sum(1.4 * price for price in prices.values()) / (4000 * step)
+    assert governor.share <= budget * 1.05 + first_calls
+    assert all(counts.values())
+
+
+def test_a_smaller_budget_samples_less() -> None:
+    prices = {"norms": 1e-3, "weights": 2e-3, "updates": 4e-3}
+    _, rich = simulate(0.02, step=0.06, prices=prices, steps=800)
+    poor_governor, poor = simulate(0.002, step=0.06, prices=prices, steps=800)
+    assert poor["norms"] < rich["norms"] / 2
+    assert poor_governor.share <= 0.0025
+
+
+def test_what_always_runs_comes_first() -> None:
+    """Where the hooks alone use the budget up, nothing else is measured after its first call."""
+    _, counts = simulate(
+        0.01, step=0.01, prices=dict.fromkeys(WISHES, 1e-3), steps=500, always=2e-4
+    )
+    assert set(counts.values()) == {1}
+
+
+def test_a_long_step_is_no_credit() -> None:
+    governor = Governor(0.02)
+    for _ in range(40):
+        governor.end_step(0.05)
+    before = governor.credit
+    governor.end_step(60.0)  # an evaluation, a compile
+    assert governor.credit - before <= 0.02 * 3 * 0.05 + 1e-12
+    for _ in range(1000):
+        governor.end_step(0.05)
+    assert governor.credit == pytest.approx(CAP_STEPS * 0.02 * 0.05)

@@ -1,0 +1,352 @@
+"""Events become steps and numbers; faults of ours stay ours; torch is given back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from traindoctor.capture.hub import hub, silent
+from traindoctor.capture.watch import Watch
+from traindoctor.events import Event
+from traindoctor.record import Record, RecordWriter, open_record
+
+
+@pytest.fixture(autouse=True)
+def clean_hub() -> Iterator[None]:
+    hub.reset()
+    yield
+    assert hub.sink is None, "a test left its taps in torch"
+    hub.reset()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.drop = nn.Dropout(0.1)
+        self.head = nn.Linear(8, 11)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.drop(F.relu(self.embed(x))))
+
+
+def train(
+    model: nn.Module,
+    optimizer: Any,
+    steps: int,
+    *,
+    micro: int = 1,
+    clip: float | None = None,
+    clear: bool = True,
+) -> list[torch.Tensor]:
+    losses = []
+    for _ in range(steps):
+        for _ in range(micro):
+            x = torch.randint(0, 11, (4, 6))
+            loss = F.cross_entropy(model(x).flatten(0, 1), x.flatten()) / micro
+            loss.backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        if clear:
+            optimizer.zero_grad()
+        losses.append(loss.detach())
+    return losses
+
+
+def recorded(folder: Path, run: Any, **settings: Any) -> Record:
+    torch.manual_seed(0)
+    watch = Watch(folder, budget=settings.pop("budget", 1.0), **settings)
+    watch.attach()
+    try:
+        run()
+    finally:
+        watch.close(0)
+    return open_record(folder)
+
+
+def test_losses_norms_and_counts(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    norms: list[float] = []
+    optimizer.register_step_pre_hook(
+        lambda *_: norms.append(
+            torch.stack([p.grad.double().norm() for p in model.parameters()]).norm().item()
+        )
+    )
+    losses: list[torch.Tensor] = []
+    record = recorded(tmp_path, lambda: losses.extend(train(model, optimizer, 12)), replay=False)
+    assert record["loss.root"].values.tolist() == [loss.item() for loss in losses]
+    found = record["grad.norm"]
+    assert len(found) >= 3
+    for step, value in zip(found.steps, found.values):
+        assert value == pytest.approx(norms[step], rel=1e-5)
+    assert record["backward.calls"].values.tolist() == [1] * 12
+    assert record["grad.leftover_norm"].values.tolist() == [0.0] * 12
+    assert record["mode.training"].values.tolist() == [1.0] * 12
+    assert record.fact("run.steps") == 12
+    assert [p["name"] for p in record.fact("model.parameters")] == [
+        "embed.weight",
+        "head.weight",
+        "head.bias",
+    ]
+
+
+def test_accumulation_is_one_step(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    record = recorded(tmp_path, lambda: train(model, optimizer, 5, micro=3), replay=False)
+    assert record["backward.calls"].values.tolist() == [3] * 5
+    assert record["forward.calls"].values.tolist() == [3] * 5
+    assert record["grad.leftover_norm"].values.max() == 0
+
+
+def test_gradients_left_over_are_seen(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    record = recorded(tmp_path, lambda: train(model, optimizer, 8, clear=False), replay=False)
+    leftover = record["grad.leftover_norm"]
+    assert leftover.at(0) == 0.0
+    assert (leftover.after(1).values > 0).all()
+
+
+def test_clipping_is_seen_from_before(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    record = recorded(tmp_path, lambda: train(model, optimizer, 8, clip=0.01), replay=False)
+    assert record["clip.limit"].values.tolist() == [0.01] * 8
+    assert (record["grad.norm"].values > 0.05).all()
+    assert record["grad.norm_clipped"].values == pytest.approx([0.01] * 8, rel=1e-3)
+
+
+def test_optimizers_beside_each_other_share_a_step(tmp_path: Path) -> None:
+    model = Net()
+
+    def run() -> None:
+        first = torch.optim.SGD(model.embed.parameters(), 0.1)
+        second = torch.optim.Adam(model.head.parameters(), 0.1)
+        for _ in range(6):
+            x = torch.randint(0, 11, (4, 6))
+            F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+            first.step()
+            second.step()
+            first.zero_grad()
+            second.zero_grad()
+
+    record = recorded(tmp_path, run, replay=False)
+    assert record["loss.root"].steps.tolist() == list(range(6))
+
+
+def test_a_script_without_an_optimizer_counts_backward_passes(tmp_path: Path) -> None:
+    def run() -> None:
+        w = torch.randn(4, 3, requires_grad=True)
+        for _ in range(7):
+            loss = (torch.randn(5, 4) @ w).square().mean()
+            (gradient,) = torch.autograd.grad(loss, [w])
+            with torch.no_grad():
+                w.sub_(0.1 * gradient)
+
+    record = recorded(tmp_path, run, replay=False)
+    assert record["loss.root"].steps.tolist() == list(range(7))
+    assert record.fact("run.steps") == 0
+    assert record.fact("run.backwards") == 7
+
+
+def test_an_optimizer_that_never_steps_is_counted_by_passes_in_the_end(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def run() -> None:
+        hub.optimizers.add(optimizer)
+        for _ in range(50):
+            x = torch.randint(0, 11, (2, 3))
+            F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+
+    record = recorded(tmp_path, run, replay=False)
+    assert record.fact("run.steps") == 0
+    assert record.fact("run.backwards") == 50
+    assert len(record["loss.root"]) == 11
+
+
+def test_graphs_kept_alive_are_counted(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    kept = []
+
+    def run() -> None:
+        total: Any = 0.0
+        for _ in range(20):
+            x = torch.randint(0, 11, (2, 3))
+            loss = F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+            total = total + loss
+            loss.backward(retain_graph=False)
+            optimizer.step()
+            optimizer.zero_grad()
+        kept.append(total)
+
+    record = recorded(tmp_path, run, replay=False)
+    assert record["graphs.old"].values[-1] == 12
+    healthy = recorded(tmp_path / "healthy", lambda: train(model, optimizer, 20), replay=False)
+    assert healthy["graphs.old"].values.max() == 0
+
+
+class Broken:
+    """A probe with a planted fault."""
+
+    name: ClassVar[str] = "broken"
+    gives: ClassVar[tuple[str, ...]] = ()
+    cost: ClassVar[Any] = "free"
+    every: ClassVar[int] = 1
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.calls = 0
+
+    def on(self, event: Event, *, due: bool) -> None:
+        if self.where == "on":
+            self.fail()
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if self.where == "close":
+            self.fail()
+
+    def finish(self, record: RecordWriter) -> None:
+        if self.where == "finish":
+            self.fail()
+
+    def fail(self) -> None:
+        self.calls += 1
+        raise RuntimeError("planted")
+
+
+@pytest.mark.parametrize("where", ["on", "close", "finish"])
+def test_a_broken_probe_is_taken_off_and_the_run_goes_on(tmp_path: Path, where: str) -> None:
+    from traindoctor.probes.loss import Loss
+
+    def run() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = Net()
+        return train(model, torch.optim.SGD(model.parameters(), 0.1), 6)
+
+    bare = run()
+    broken = Broken(where)
+    ours: list[torch.Tensor] = []
+    record = recorded(tmp_path, lambda: ours.extend(run()), probes=[broken, Loss()], replay=False)
+    assert [loss.item() for loss in ours] == [loss.item() for loss in bare]
+    assert broken.calls == 1
+    assert len(record["loss.root"]) == 6
+    (note,) = record.notes
+    assert note.level == "fault"
+    assert "planted" in note.text
+    assert "probe broken" in note.text
+
+
+def test_a_broken_listener_is_taken_off(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, replay=False, probes=[])
+    watch.listeners.append(lambda step: 1 / 0)  # type: ignore[arg-type,return-value]
+    watch.attach()
+    model = Net()
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 3)
+    watch.close(0)
+    assert len(watch.faults) == 1
+    assert open_record(tmp_path).fact("run.steps") == 3
+
+
+def test_torch_is_given_back(tmp_path: Path) -> None:
+    places = [
+        (nn.Module, "__call__"),
+        (nn.Module, "zero_grad"),
+        (torch.autograd, "backward"),
+        (torch.autograd, "grad"),
+        (F, "cross_entropy"),
+        (F, "embedding"),
+        (nn.utils, "clip_grad_norm_"),
+        (torch.optim.Optimizer, "zero_grad"),
+        (torch.optim.Optimizer, "__init__"),
+        (torch.Tensor, "item"),
+    ]
+    before = [getattr(owner, name) for owner, name in places]
+    assert "item" not in vars(torch.Tensor)
+    watch = Watch(tmp_path, probes=[], replay=False)
+    watch.attach()
+    assert [getattr(o, n) for o, n in places] != before
+    watch.close(0)
+    assert [getattr(o, n) for o, n in places] == before
+    assert "item" not in vars(torch.Tensor)
+
+
+def test_our_own_calls_make_no_events(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, probes=[], replay=False)
+    seen: list[Event] = []
+    watch.receive = seen.append  # type: ignore[method-assign]
+    watch.attach()
+    model = Net()
+    with silent():
+        model(torch.zeros(1, 2, dtype=torch.long)).sum().backward()
+    assert not seen
+    model(torch.zeros(1, 2, dtype=torch.long)).sum().backward()
+    assert [type(event).__name__ for event in seen] == [
+        "ForwardBegin",
+        "TokensEmbedded",
+        "ForwardEnd",
+        "BackwardBegin",
+        "BackwardEnd",
+    ]
+    watch.close(0)
+
+
+def test_a_checkpoints_inner_pass_is_no_step(tmp_path: Path) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    watch = Watch(tmp_path, probes=[], replay=False)
+    seen: list[Event] = []
+    watch.receive = seen.append  # type: ignore[method-assign]
+    watch.attach()
+    layer = nn.Linear(4, 4)
+    for reentrant in (True, False):
+        x = torch.randn(2, 4, requires_grad=True)
+        checkpoint(layer, x, use_reentrant=reentrant).sum().backward()
+    watch.close(0)
+    assert [type(event).__name__ for event in seen].count("BackwardBegin") == 2
+
+
+def test_a_scaler_tells_its_factor_and_its_skips(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+
+    def run() -> None:
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=1000)
+        for step in range(8):
+            x = torch.randint(0, 11, (2, 3))
+            loss = F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+            losses.append(loss.item())
+            scaler.scale(loss * (float("inf") if step == 4 else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    record = recorded(tmp_path, run, replay=False)
+    assert record.fact("run.steps") == 7
+    root = record["loss.root"]
+    assert len(root) == 8
+    assert root.values[:4] == pytest.approx(losses[:4], rel=1e-6)
+    assert record["scaler.skipped"].values.sum() == 1
+    assert record["scaler.scale"].values[-1] == 32.0
+
+
+def test_a_tape_is_taken_and_the_next_run_starts_clean(tmp_path: Path) -> None:
+    model = Net()
+    torch.manual_seed(0)
+    watch = Watch(tmp_path, probes=[])
+    watch.attach()
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 4)
+    watch.close(0)
+    assert sorted(watch.patient.tapes) == [0, 1, 2]
+    assert torch.overrides._get_current_function_mode_stack() == []

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import numpy as np
+
+from traindoctor.checks.base import Clear, Finding
+from traindoctor.checks.speed.memory_leak import memory_leak
+from traindoctor.record import make_record
+
+
+def test_graphs_that_pile_up_are_a_leak() -> None:
+    old = [max(0, step - 8) // 2 for step in range(60)]
+    finding = memory_leak(
+        make_record({"graphs.old": old, "memory.rss": [1e9 + 5e6 * s for s in range(60)]})
+    )
+    assert isinstance(finding, Finding)
+    assert finding.status == "confirmed"
+    assert finding.since_step == 10
+
+
+def test_silent_when_graphs_die() -> None:
+    assert isinstance(memory_leak(make_record({"graphs.old": [0.0] * 60})), Clear)
+
+
+def test_silent_when_a_list_is_emptied_again() -> None:
+    old = [float(step % 20) for step in range(60)]
+    assert isinstance(memory_leak(make_record({"graphs.old": old})), Clear)
+
+
+def test_silent_on_one_graph_that_is_kept() -> None:
+    assert isinstance(memory_leak(make_record({"graphs.old": [0.0] * 9 + [1.0] * 51})), Clear)
+
+
+def test_bytes_alone_are_at_most_possible() -> None:
+    rss = [1e9 + 6e6 * step for step in range(100)]
+    finding = memory_leak(make_record({"graphs.old": [0.0] * 100, "memory.rss": rss}))
+    assert isinstance(finding, Finding)
+    assert finding.status == "possible"
+
+
+def test_bytes_that_level_off_are_none() -> None:
+    rss = 1e9 * (1 + 0.5 * (1 - np.exp(-np.arange(100) / 20)))
+    assert isinstance(
+        memory_leak(make_record({"graphs.old": [0.0] * 100, "memory.rss": rss})), Clear
+    )

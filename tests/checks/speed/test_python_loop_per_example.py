@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.speed.python_loop_per_example import python_loop_per_example
+from traindoctor.record import ExamResult, Record, make_record
+
+
+def record_of(calls: int, batch: int, gain: float | None = None) -> Record:
+    exams = (
+        []
+        if gain is None
+        else [ExamResult("batched_forward", 3, "done", {"gain": gain, "noise": 0.1})]
+    )
+    return make_record({"forward.calls": [calls] * 10, "forward.batch": [batch] * 10}, exams=exams)
+
+
+def test_asks_for_the_timing_first() -> None:
+    outcome = python_loop_per_example(record_of(12, 1))
+    assert isinstance(outcome, NotJudged)
+    assert outcome.wants == "batched_forward"
+
+
+def test_named_when_a_batch_is_much_faster() -> None:
+    assert isinstance(python_loop_per_example(record_of(12, 1, gain=6.0)), Finding)
+
+
+def test_silent_when_it_costs_little() -> None:
+    assert isinstance(python_loop_per_example(record_of(12, 1, gain=1.6)), Clear)
+
+
+def test_silent_while_accumulating() -> None:
+    assert isinstance(python_loop_per_example(record_of(8, 16)), Clear)
+
+
+def test_silent_on_a_few_calls() -> None:
+    assert isinstance(python_loop_per_example(record_of(2, 1)), Clear)
+
+
+def test_examples_of_different_lengths_are_not_judged() -> None:
+    refused = ExamResult("batched_forward", 3, "refused", {}, "the examples have different lengths")
+    record = make_record({"forward.calls": [12] * 10, "forward.batch": [1] * 10}, exams=[refused])
+    assert isinstance(python_loop_per_example(record), NotJudged)

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.speed.sync_every_step import sync_every_step
+from traindoctor.record import Record, make_record
+
+
+def record_of(reads: float, idle: float | None, device: str = "NVIDIA H200") -> Record:
+    series = {"sync.reads": [reads] * 20, "time.step": [0.05] * 20}
+    if idle is not None:
+        series["sync.idle"] = [idle] * 5
+    return make_record(series, facts={"env": {"device": device}})
+
+
+def test_named_when_the_device_stands_idle() -> None:
+    assert isinstance(sync_every_step(record_of(2, 0.02)), Finding)
+
+
+def test_silent_when_it_does_not() -> None:
+    assert isinstance(sync_every_step(record_of(2, 0.001)), Clear)
+
+
+def test_silent_when_nothing_is_read() -> None:
+    assert isinstance(sync_every_step(record_of(0, None)), Clear)
+
+
+def test_on_a_cpu_the_cause_does_not_exist() -> None:
+    assert isinstance(sync_every_step(record_of(5, 0.04, device="cpu")), Clear)
+
+
+def test_reads_alone_name_nothing() -> None:
+    assert isinstance(sync_every_step(record_of(5, None)), NotJudged)
