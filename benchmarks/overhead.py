@@ -1,0 +1,216 @@
+"""What watching costs: watched and bare blocks of steps in turn, in one process, and by our own clock.
+
+    python benchmarks/overhead.py                      # 4 x 4 x 128 characters, CPU, one thread
+    python benchmarks/overhead.py --layers 6 --heads 6 --width 384
+    python benchmarks/overhead.py --device cuda --preset gpt2 --compile
+    python benchmarks/overhead.py --peers              # wandb.watch offline, detect_anomaly beside it
+
+On a busy machine the difference of the two arms cannot resolve 2 %: then the share by our own clock (thread
+CPU time around our code) is the figure, and the difference a coarse guard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from traindoctor.capture.hub import hub
+from traindoctor.capture.watch import Watch
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        B, T, D = x.shape
+        q, k, v = self.qkv(self.before(x)).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(B, T, D))
+        return x + self.down(F.gelu(self.up(self.after(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self, vocab: int, width: int, layers: int, heads: int, length: int) -> None:
+        super().__init__()
+        self.token, self.place = nn.Embedding(vocab, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.token(x) + self.place(torch.arange(x.shape[1], device=x.device))
+        for block in self.blocks:
+            h = block(h)
+        return self.head(self.norm(h))
+
+
+def training(options: argparse.Namespace) -> Callable[[], None]:
+    """One optimizer step, as a script would write it."""
+    torch.manual_seed(0)
+    device = torch.device(options.device)
+    model = GPT(options.vocab, options.width, options.layers, options.heads, options.length).to(
+        device
+    )
+    called = torch.compile(model) if options.compile else model
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=device.type == "cuda" or None)
+    data = torch.randint(0, options.vocab, (200_000,))
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        at = torch.randint(0, len(data) - options.length - 1, (options.batch,))
+        x = torch.stack([data[i : i + options.length] for i in at]).to(device, non_blocking=True)
+        y = torch.stack([data[i + 1 : i + 1 + options.length] for i in at]).to(
+            device, non_blocking=True
+        )
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            loss = F.cross_entropy(called(x).flatten(0, 1), y.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        count += 1
+        if count % 50 == 0:
+            loss.item()
+
+    step.model = model  # type: ignore[attr-defined]
+    return step
+
+
+@contextmanager
+def paused(watch: Watch) -> Iterator[None]:
+    """The taps stay in torch but hear nothing: what remains is a test of one attribute per call."""
+    sink, hub.sink = hub.sink, None
+    try:
+        yield
+    finally:
+        hub.sink = sink
+
+
+def clock(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()
+
+
+def main() -> None:
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    step = training(options)
+    folder = Path(tempfile.mkdtemp())
+    watch = Watch(folder, budget=options.budget / 100)
+    watch.attach()
+    for _ in range(options.warm):
+        step()
+    spent, earned = watch.governor.spent, watch.governor.earned_time
+    arms: dict[str, list[float]] = {"bare": [], "watched": []}
+    draw = random.Random(0)
+    for _ in range(options.rounds):
+        order = ["bare", "watched"]
+        draw.shuffle(order)
+        for arm in order:
+            if arm == "bare":
+                watch._step_began = time.perf_counter()
+                with paused(watch):
+                    arms[arm].append(timed(step, options))
+            else:
+                watch._step_began = time.perf_counter()
+                arms[arm].append(timed(step, options))
+    pairs = [w / b - 1 for w, b in zip(arms["watched"], arms["bare"])]
+    quartiles = statistics.quantiles(pairs, n=4)
+    own = (watch.governor.spent - spent) / max(1e-9, watch.governor.earned_time - earned)
+    result = {
+        "model": f"{options.layers}x{options.heads}x{options.width}",
+        "device": options.device,
+        "budget_percent": options.budget,
+        "step_ms": 1e3 * statistics.median(arms["bare"]),
+        "own_clock_percent": 100 * own,
+        "difference_percent": 100 * statistics.median(pairs),
+        "quartiles_percent": [100 * quartiles[0], 100 * quartiles[2]],
+        "steps": watch.step,
+        "sampled": {name: part.calls for name, part in watch.governor.parts.items()},
+        "faults": watch.faults,
+    }
+    watch.close(0)
+    if options.peers:
+        result["peers"] = peers(step, options)
+    print(json.dumps(result, indent=2))
+
+
+def timed(step: Callable[[], None], options: argparse.Namespace) -> float:
+    began = clock(options.device)
+    for _ in range(options.block):
+        step()
+    return (clock(options.device) - began) / options.block
+
+
+def peers(step: Callable[[], None], options: argparse.Namespace) -> dict[str, float | str]:
+    """Other tools on the same loop, each against bare blocks in turn, in percent."""
+    found: dict[str, float | str] = {}
+    pairs = []
+    for _ in range(options.rounds):
+        bare = timed(step, options)
+        with torch.autograd.set_detect_anomaly(True):
+            pairs.append(timed(step, options) / bare - 1)
+    found["detect_anomaly"] = 100 * statistics.median(pairs)
+    try:
+        import wandb
+    except ImportError:
+        return {**found, "wandb.watch": "not installed"}
+    run = wandb.init(mode="offline", dir=tempfile.mkdtemp(), project="overhead")
+    model = step.model  # type: ignore[attr-defined]
+    bare = [timed(step, options) for _ in range(options.rounds)]
+    wandb.watch(model, log="all", log_freq=10)
+    watched = [timed(step, options) for _ in range(options.rounds)]
+    wandb.unwatch(model)
+    run.finish()
+    found["wandb.watch"] = 100 * (statistics.median(watched) / statistics.median(bare) - 1)
+    return found
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--vocab", type=int, default=65)
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=12)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--budget", type=float, default=2.0, help="percent")
+    parser.add_argument("--warm", type=int, default=130, help="steps before the clock runs")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--block", type=int, default=4, help="steps of one arm in a row")
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument(
+        "--preset", choices=["gpt2"], help="124M: 12 x 12 x 768, 1024 tokens, 50304 words"
+    )
+    options = parser.parse_args()
+    if options.preset == "gpt2":
+        options.layers, options.heads, options.width = 12, 12, 768
+        options.vocab, options.length = 50304, 1024
+    return options
+
+
+if __name__ == "__main__":
+    main()
