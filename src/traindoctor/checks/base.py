@@ -159,7 +159,10 @@ class Check:
             if result is None:
                 return NotJudged(self.slug, f"the exam {name} has not been done", wants=name)
             if not result.done:
-                return NotJudged(self.slug, f"the exam {name} was not possible: {result.reason}")
+                # What was refused on one step (nothing read yet, nothing taped) may be possible on a later one.
+                again = name if result.outcome == "refused" else None
+                reason = f"the exam {name} was not possible: {result.reason}"
+                return NotJudged(self.slug, reason, wants=again)
         outcome = self.judge(record)
         return self.clear() if outcome is None else outcome
 

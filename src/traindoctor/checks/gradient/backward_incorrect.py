@@ -53,7 +53,7 @@ def backward_incorrect(record: Record) -> Outcome | None:
         if found is not None:
             return found
     if not whole.done:
-        return backward_incorrect.not_judged(f"no replay: {whole.reason}")
+        return backward_incorrect.not_judged(f"no replay: {whole.reason}", wants="tape_gradient")
     return _rest(whole, alone)
 
 

@@ -41,7 +41,9 @@ def _from_exam(record: Record) -> Outcome | None:
     if result is None:
         return all_targets_ignored.not_judged("targets were not seen", wants="loss_input")
     if not result.done:
-        return all_targets_ignored.not_judged(f"targets were not seen: {result.reason}")
+        return all_targets_ignored.not_judged(
+            f"targets were not seen: {result.reason}", wants="loss_input"
+        )
     sites = result.values["sites"]
     if any(site["valid"] > 0 for site in sites):
         return all_targets_ignored.clear("valid targets at the loss")

@@ -61,6 +61,14 @@ def crash_of(record: Record) -> ExamResult | None:
     return result if result is not None and result.done and result.values.get("op") else None
 
 
+def asked(record: Record) -> bool:
+    """The exam was made after the run broke: one that was refused before says nothing."""
+    result, broke = record.exam("first_nonfinite"), not_finite_from(record)
+    if result is None:
+        return False
+    return result.done or broke is None or result.step >= broke
+
+
 def place(values: Mapping[str, Any]) -> str | None:
     """`train.py:54`, the library's line beside it where the script only called a library."""
     line, library = values.get("line"), values.get("library_line")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.loss.base import calm, crash_of, not_finite_from, place
+from traindoctor.checks.loss.base import asked, calm, crash_of, not_finite_from, place
 from traindoctor.record import Record
 
 EXPONENTIALS = frozenset({"exp", "exp_", "expm1", "exp2", "cosh", "sinh"})
@@ -47,7 +47,7 @@ def unstable_softmax(record: Record) -> Outcome | None:
         if record.num_steps == 0:
             return unstable_softmax.not_judged("no step was seen")
         return unstable_softmax.clear("loss and gradients stayed finite")
-    if record.exam("first_nonfinite") is None:
+    if not asked(record):
         return unstable_softmax.not_judged("the run broke", wants="first_nonfinite")
     result = crash_of(record)
     if result is None:

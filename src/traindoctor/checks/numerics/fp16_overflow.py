@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.loss.base import crash_of, not_finite_from, place
+from traindoctor.checks.loss.base import asked, crash_of, not_finite_from, place
 from traindoctor.record import Record
 
 # GradScaler finds its level within the first steps and then skips one step in a thousand.
@@ -67,7 +67,7 @@ def fp16_overflow(record: Record) -> Outcome | None:
         if record.num_steps == 0:
             return fp16_overflow.not_judged("no step was seen")
         return fp16_overflow.clear("loss and gradients stayed finite")
-    if record.exam("first_nonfinite") is None:
+    if not asked(record):
         return fp16_overflow.not_judged("the run broke", wants="first_nonfinite")
     if crash is None:
         return fp16_overflow.not_judged("the first non-finite value was not found")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.loss.base import calm, crash_of, not_finite_from, place
+from traindoctor.checks.loss.base import asked, calm, crash_of, not_finite_from, place
 from traindoctor.record import Record
 
 # The exponential of a softmax by hand has a cause of its own.
@@ -41,7 +41,7 @@ def nan_from_op(record: Record) -> Outcome | None:
             return nan_from_op.not_judged("no step was seen")
         return nan_from_op.clear("loss and gradients stayed finite")
     exam = record.exam("first_nonfinite")
-    if exam is None:
+    if exam is None or not asked(record):
         return nan_from_op.not_judged("the run broke", wants="first_nonfinite")
     result = crash_of(record)
     if result is None:
