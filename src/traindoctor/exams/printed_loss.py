@@ -19,29 +19,33 @@ if TYPE_CHECKING:
 
 # Scalars of one step that are looked at; scripts that print more print norms.
 MAX_READS = 12
+# Scripts that print at all print within so many steps; only then is a loss that nobody reads looked at.
+PATIENCE = 20
 
 
 @exam(name="printed_loss", title="Printed loss against the optimised one", cost=4)
 def printed_loss(patient: Patient) -> Mapping[str, Any]:
     """`cosine`: of the given gradient with its projection on the gradients of the scalars that were read."""
     reasons = []
-    for step in sorted(patient.tapes, reverse=True):
-        tape = patient.tapes[step]
-        try:
-            return judge(tape)
-        except (NotApplicable, ReplayError) as reason:
-            reasons.append(f"step {step}: {reason}")
+    latest = sorted(patient.tapes, reverse=True)
+    # A loss that was read says more than one that is left aside; scripts read it after the step, or some steps later.
+    for aside in (False, True) if latest[0] >= PATIENCE else (False,):
+        for step in latest:
+            try:
+                return judge(patient.tapes[step], aside=aside)
+            except (NotApplicable, ReplayError) as reason:
+                reasons.append(f"step {step}: {reason}")
     raise NotApplicable("; ".join(reasons[:2]))
 
 
-def judge(tape: StepTape) -> dict[str, Any]:
+def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
     if tape.world_size > 1:
         raise NotApplicable("each rank prints its own loss, the gradient is the mean over ranks")
     reads = [read for read in tape.reads[:MAX_READS] if is_a_loss(tape, read)]
     was_read = bool(reads)
-    if not reads:
+    if not reads and aside:
         reads = left_aside(tape)
     if not reads:
         raise NotApplicable("no loss was read by the script in this step")
@@ -119,6 +123,9 @@ def flat(
 
 def projection(target: Tensor, rows: Tensor) -> float:
     """Cosine between the target and its best combination of the rows: terms may be printed one by one."""
+    rows = rows[rows.norm(dim=1) > 0]
+    if not len(rows):
+        return 0.0  # nothing that is read hangs on a parameter that got a gradient
     scaled = rows / rows.norm(dim=1, keepdim=True)
     weights = torch.linalg.lstsq(scaled.T, target[:, None]).solution[:, 0]
     best = scaled.T @ weights
