@@ -1,6 +1,6 @@
 """Trains a character-level transformer from Python, with the doctor attached, and lets it write.
 
-    python examples/train_a_model.py [folder] [steps]
+python examples/train_a_model.py [folder] [steps]
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def test_every_setting_has_a_line_of_help() -> None:
         ({"tokenizer": "syllable"}, "char, word, bpe"),
         ({"tokenizer": "bpe", "vocab_size": 100}, "256 bytes"),
         ({"epochs": 1, "minutes": 1}, "give one of them"),
-        ({"widht": 64}, "did you mean 'width'"),
+        ({"layer": 2}, "did you mean 'layers'"),
         ({"compile": 1}, "true or false"),
     ],
 )

@@ -86,7 +86,7 @@ def test_carriage_returns_survive(tmp_path: Path) -> None:
     [
         (b"", "is empty"),
         (b"text\x00more" * 50, "binary file"),
-        (b"caf\xe9 au lait" * 50, "not UTF-8 text"),
+        (b"\xe9t\xe9 et hiver" * 50, "not UTF-8 text"),
         (b"too short", "one block needs 17"),
     ],
 )

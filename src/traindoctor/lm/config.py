@@ -254,7 +254,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "demo": (
         "4 layers x 128 on the embedded text, under 4 minutes on 2 CPU cores",
         {
-            "steps": 700,
+            "steps": 600,
             "batch": 8,
             "lr": 4e-3,
             "warmup": 60,
