@@ -334,13 +334,15 @@ def test_axes_of_normalisation(examine: Examine) -> None:
     assert sick[0]["axes"] == ["time"]
 
 
-@pytest.mark.parametrize("how", ["counted", "ignored", "weighted"])
+@pytest.mark.parametrize("how", ["counted", "counted, last ignored", "ignored", "weighted"])
 def test_padding_is_asked_of_the_loss(examine: Examine, how: str) -> None:
     def loss(model: nn.Module, ids: Tensor) -> Tensor:
         ids = ids.clone()
         for row in range(B):
             ids[row, 6 + row :] = 0
-        x, y = ids[:, :T], ids[:, 1 : T + 1]
+        x, y = ids[:, :T], ids[:, 1 : T + 1].clone()
+        if "last" in how:
+            y[:, -1] = -100  # as libraries do that shift labels themselves
         scores = model(x).transpose(1, 2)
         if how == "weighted":
             return (F.cross_entropy(scores, y, reduction="none") * (y != 0)).sum() / (y != 0).sum()
@@ -348,7 +350,7 @@ def test_padding_is_asked_of_the_loss(examine: Examine, how: str) -> None:
 
     pair = first(examine(Model(), loss), padding)
     assert pair["lengths_vary"]
-    assert (pair["counted"] > 0.3) is (how == "counted")
+    assert (pair["counted"] > 0.25) is ("counted" in how)
 
 
 def test_sharing_tells_a_list_of_one_block_from_a_loop(examine: Examine) -> None:

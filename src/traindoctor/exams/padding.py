@@ -42,7 +42,10 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     axis, rows, places = ends.layout
     y = ends.loss.targets.cpu()
     grid = y.reshape(rows, places) if axis == 1 else y.reshape(places, rows).T
-    tails, token, in_rows = constant_tails(grid)
+    valid = ends.loss.valid.cpu()
+    valid = valid.reshape(rows, places) if axis == 1 else valid.reshape(places, rows).T
+    tails, token, in_rows = constant_tails(filled(grid, valid))
+    tails &= valid
     flat_tails = (tails if axis == 1 else tails.T).reshape(-1)
     row = {
         "line": ends.loss.line,
@@ -55,14 +58,13 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     }
     if not flat_tails.any():
         return row
-    counts = counted(tape, ends)
-    valid = counts.cpu()
+    counts = counted(tape, ends).cpu()
     scores = (
         ends.scores(tape.replay(want=[ends.loss.logits])[ends.loss.logits].detach()).float().cpu()
     )
     nll = F.cross_entropy(scores, y.clamp(0, scores.shape[1] - 1).long(), reduction="none")
-    inside, outside = nll[valid & flat_tails], nll[valid & ~flat_tails]
-    row["counted"] = float((valid & flat_tails).sum()) / max(1, int(valid.sum()))
+    inside, outside = nll[counts & flat_tails], nll[counts & ~flat_tails]
+    row["counted"] = float((counts & flat_tails).sum()) / max(1, int(counts.sum()))
     row["nll_padding"] = float(inside.mean()) if len(inside) else None
     row["nll_elsewhere"] = float(outside.mean()) if len(outside) else None
     # Does the padding token also stand inside texts? Then it may be a blank, not padding.
@@ -70,6 +72,20 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
         float((grid[~tails] == token).float().mean()) if (~tails).any() else 0.0
     )
     return row
+
+
+def filled(grid: Tensor, valid: Tensor) -> Tensor:
+    """Ignored targets at the ends of a row take the value of their neighbour that counts.
+
+    Libraries that shift labels themselves leave one ignored place at the end.
+    """
+    grid = grid.clone()
+    for row, keep in zip(grid, valid):
+        places = keep.nonzero()[:, 0]
+        if len(places):
+            first, last = int(places[0]), int(places[-1])
+            row[:first], row[last + 1 :] = row[first].clone(), row[last].clone()
+    return grid
 
 
 def constant_tails(grid: Tensor) -> tuple[Tensor, int | None, float]:
