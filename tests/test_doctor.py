@@ -139,6 +139,18 @@ def test_a_costly_exam_waits_for_the_end(clinic: Clinic, watch: Watch) -> None:
     assert diagnosis.verdict == "sick"
 
 
+def test_what_is_proven_exactly_needs_no_experiment(clinic: Clinic, watch: Watch) -> None:
+    clinic.checks(leak, insists)
+    clinic.add("peek", 1, lambda patient: {"moved": 0.5})
+    clinic.add("again", 100, lambda patient: {})
+    doctor = Doctor(watch, quiet=True, exams=clinic.table)
+    doctor._prices["again"] = 1e9
+    train(3)
+    doctor._prices["again"] = 0.0
+    doctor.finish()
+    assert clinic.calls == [("peek", 0)]
+
+
 def test_no_time_after_means_no_exam_and_a_word_about_it(clinic: Clinic, watch: Watch) -> None:
     clinic.checks(leak)
     clinic.add("peek", 1e9, lambda patient: {"moved": 0.5})

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from traindoctor.checks.base import Outcome
 from traindoctor.diagnosis import Diagnosis, diagnose, wanted
+from traindoctor.diagnosis.verdict import COSTS_ONLY_TIME, OUTCOME_ONLY
 from traindoctor.exams import EXAMS, load
 from traindoctor.record import ExamResult, StoredRecord, open_record, record_path
 from traindoctor.report.json import as_dict
@@ -33,6 +34,8 @@ EXAM_EVERY = 5
 MAX_ATTEMPTS = 6
 # An exam of so few training steps is cheap whatever the clock said so far.
 CHEAP_STEPS = 10.0
+# An exam of more training steps than this repeats the training: an experiment.
+EXPERIMENT_STEPS = 50.0
 # Exams whose price nobody has told or learned.
 UNKNOWN_SECONDS = 0.5
 
@@ -134,8 +137,22 @@ class Doctor:
         for wish in wanted(self._open, costs=prices):
             affordable = prices[wish.exam] <= seconds or (self._cheap(wish.exam) and seconds > 0)
             if affordable and self._due(wish.exam, completed, ended=ended):
-                return wish.exam
+                if not (self.settled and self._is_experiment(wish.exam)):
+                    return wish.exam
         return None
+
+    @property
+    def settled(self) -> bool:
+        """An exact test has named what keeps the run from learning: no experiment could say more."""
+        if self.diagnosis is None or not self.diagnosis.causes:
+            return False
+        first = self.diagnosis.causes[0].finding
+        aside = COSTS_ONLY_TIME | OUTCOME_ONLY
+        return (first.status, first.grade) == ("confirmed", "exact") and first.cause not in aside
+
+    def _is_experiment(self, name: str) -> bool:
+        exam = self._load(name)
+        return exam is not None and float(exam.cost) > EXPERIMENT_STEPS
 
     def _due(self, name: str, completed: int, *, ended: bool) -> bool:
         """An exam is made once per step at most, and again only when the run has come twice as far."""
@@ -274,6 +291,8 @@ class Doctor:
     def _note_unmade(self, deadline: float) -> None:
         left = [w.exam for w in wanted(self._open) if w.exam not in self._attempts]
         known = [name for name in left if name in self.exams]
+        if self.settled:
+            return
         if known and deadline > time.perf_counter():
             names = ", ".join(known)
             self.watch.record_writer.note(
