@@ -213,6 +213,7 @@ def test_rate_up_and_schedule_find_the_gain_that_is_left(tmp_path) -> None:
     result = experiment_rate_up(slow.patient)
     assert result.done, result.reason
     assert result.values["variants"]["lr*100"]["loss"] < result.values["control"]["loss"]
+    assert "lr*10000" in result.values["variants"]  # 1e-6 is short by four powers of ten
     assert 0 <= result.values["kl_per_update"] < 1e-6
     dead, _, _ = run(
         tmp_path / "b", schedule=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.5)

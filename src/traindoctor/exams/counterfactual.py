@@ -25,6 +25,7 @@ WORTH = 0.02
 # the full rate: a warm-up that only puts the break off cures nothing.
 WARMUP_SHARE = 0.5
 BEYOND_BREAK = 5
+LARGEST_FACTOR = 100_000
 USUAL_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
@@ -117,6 +118,14 @@ def experiment_rate_down(patient: Patient) -> dict[str, Any]:
     return compare(plan, changes)
 
 
+def _times(factor: int) -> Change:
+    return Change(rate=lambda _: float(factor))
+
+
+def _better(variants: Mapping[str, Any], factor: int, than: int) -> bool:
+    return bool(variants[f"lr*{factor}"]["loss"] < variants[f"lr*{than}"]["loss"])
+
+
 @exam(
     name="experiment_rate_up",
     title="Late steps again with a higher rate",
@@ -124,11 +133,15 @@ def experiment_rate_down(patient: Patient) -> dict[str, Any]:
 )
 def experiment_rate_up(patient: Patient) -> dict[str, Any]:
     plan = late_plan(patient)
-    changes = {
-        "lr*10": Change(rate=lambda _: 10.0),
-        "lr*100": Change(rate=lambda _: 100.0),
-    }
-    values = compare(plan, changes, promising=2)
+    values = compare(plan, {"lr*10": _times(10), "lr*100": _times(100)}, promising=2)
+    variants = values["variants"]
+    # A rate may be short by many powers of ten: on, as long as each one learns faster than the last.
+    factor = 1000
+    while factor <= LARGEST_FACTOR and _better(variants, factor // 10, factor // 100):
+        variants[f"lr*{factor}"] = plan.run(_times(factor)).values()
+        factor *= 10
+    if any(_helps(one, values["control"]["loss"]) for one in variants.values()):
+        values["permuted"] = [trial.values() for trial in plan.permuted(PERMUTED)]
     try:
         values["kl_per_update"] = plan.update_kl()
     except ReplayError:

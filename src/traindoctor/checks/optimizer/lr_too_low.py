@@ -66,7 +66,7 @@ def lr_too_low(record: Record) -> Outcome | None:
         return lr_too_low.not_judged("the replay does not follow the run")
     if (record.fact("optimizer.coverage") or {}).get("trained_before"):
         return lr_too_low.not_judged("the run starts from trained weights")
-    faster = [name for name in ("lr*10", "lr*100") if trial.wins(name)]
+    faster = [name for name in trial.variants if name.startswith("lr*") and trial.wins(name)]
     if not faster:
         return lr_too_low.clear(f"{EXAM}: a higher rate does not learn faster")
     best = max(faster, key=trial.gain)
