@@ -1,0 +1,246 @@
+"""The Triton kernels on small odd shapes; run by test_triton.py in the interpreter, or on a GPU.
+
+Not collected by itself: Triton decides when it is imported whether kernels are interpreted.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import traindoctor.kernels.cross_entropy as public
+import traindoctor.kernels.linear_cross_entropy.triton as fused
+from traindoctor import cross_entropy, linear_cross_entropy
+from traindoctor.kernels.cross_entropy import triton as kernel
+
+# Masks are -inf and rows of them NaN by design; the interpreter's numpy warns of each.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter truncates where the GPU rounds to bfloat16.
+BFLOAT16 = 2.5e-3 if DEVICE == "cuda" else 6e-3
+
+
+def relative(found: Tensor, true: Tensor) -> float:
+    return float((found.double() - true.double()).norm() / true.double().norm().clamp_min(1e-30))
+
+
+def loss_and_gradient(function, logits: Tensor, targets: Tensor, **options):
+    logits = logits.detach().requires_grad_()
+    loss = function(logits, targets, **options)
+    (loss * torch.linspace(1, 1.5, loss.numel(), device=DEVICE).view(loss.shape)).sum().backward()
+    return loss.detach(), logits.grad
+
+
+def make(N: int, V: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(N * V)
+    logits = (2 * torch.randn(N, V, generator=generator)).to(dtype)
+    targets = torch.randint(V, (N,), generator=generator)
+    targets[0], targets[1], targets[2] = 0, V - 1, -100
+    return logits.to(DEVICE), targets.to(DEVICE)
+
+
+@pytest.fixture(params=["small", "held", "streamed"])
+def path(request, monkeypatch) -> str:
+    """Each way through the kernels, at a size the interpreter can bear."""
+    if request.param != "small":
+        held = request.param == "held"
+        cut = kernel.Plan(parts=1, block=256 if held else 64, num_warps=4, held=held)
+        monkeypatch.setattr(kernel, "SMALL", 15)
+        monkeypatch.setattr(kernel, "plan", lambda *_: cut)
+    return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["later", "early"])
+def early(request, monkeypatch) -> bool:
+    """The gradient made in the backward pass, or already in the forward pass."""
+    monkeypatch.setattr(
+        public, "_gradient_in_forward", lambda _, s: request.param and s.reduction != "none"
+    )
+    return request.param
+
+
+@pytest.mark.parametrize("V", [50, 203])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_loss_and_gradient(path, early, V, dtype) -> None:
+    logits, targets = make(5, V, dtype)
+    loss, gradient = loss_and_gradient(cross_entropy, logits, targets, impl="triton")
+    true = loss_and_gradient(F.cross_entropy, logits.double(), targets)
+    assert loss.dtype == torch.float32
+    assert relative(loss, true[0]) < 2e-7
+    assert relative(gradient, true[1]) < (1e-6 if dtype == torch.float32 else BFLOAT16)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"label_smoothing": 0.1},
+        {"reduction": "none"},
+        {"reduction": "sum", "z_loss": 0.01, "label_smoothing": 0.2},
+    ],
+    ids=str,
+)
+def test_options(path, options) -> None:
+    logits, targets = make(4, 50)
+    found = loss_and_gradient(cross_entropy, logits, targets, impl="triton", **options)
+    true = loss_and_gradient(cross_entropy, logits.double(), targets, impl="reference", **options)
+    assert relative(found[0], true[0]) < 5e-7
+    assert relative(found[1], true[1]) < 1e-6
+
+
+def test_shifted_rows_are_read_where_they_lie(path) -> None:
+    logits, targets = make(6, 51)
+    shifted = logits.view(2, 3, 51)[:, :-1]
+    targets = targets.view(2, 3)[:, 1:]
+    found = loss_and_gradient(cross_entropy, shifted, targets, impl="triton")
+    rows = shifted.double().reshape(-1, 51)
+    true = loss_and_gradient(F.cross_entropy, rows, targets.reshape(-1))
+    assert relative(found[0], true[0]) < 2e-7
+    assert relative(found[1].reshape(-1, 51), true[1]) < 1e-6
+
+
+def test_sure_rows_offsets_and_masked_vocabulary(path) -> None:
+    logits, targets = make(5, 130)
+    logits[0, 0] += 25
+    logits[1] += 1e4
+    logits[3, :70] = -torch.inf
+    targets[3] = 100
+    losses, gradient = loss_and_gradient(
+        cross_entropy, logits, targets, impl="triton", reduction="none"
+    )
+    true = loss_and_gradient(
+        cross_entropy, logits.double(), targets, impl="torch", reduction="none"
+    )
+    assert ((losses - true[0]).abs() <= 1e-6 * true[0]).all()
+    for row in range(5):
+        assert relative(gradient[row], true[1][row]) < 2e-6
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_non_finite_logits_as_torch(path, value) -> None:
+    logits, targets = make(5, 40)
+    logits[0, 0] = value  # the target
+    logits[1, 7] = value  # another class
+    logits[3] = value
+    found = loss_and_gradient(cross_entropy, logits, targets, impl="triton", reduction="none")
+    true = loss_and_gradient(F.cross_entropy, logits, targets, reduction="none")
+    torch.testing.assert_close(found, true, equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
+def test_all_ignored_one_class_and_out_of_range(path) -> None:
+    logits, targets = make(4, 20)
+    loss, gradient = loss_and_gradient(
+        cross_entropy, logits, torch.full_like(targets, -100), impl="triton"
+    )
+    assert loss.isnan()
+    assert (gradient == 0).all()
+    one = cross_entropy(logits[:, :1], torch.zeros_like(targets), impl="triton")
+    assert one == 0
+    targets[0] = 20
+    with pytest.raises(IndexError, match="Target 20"):
+        cross_entropy(logits, targets, impl="triton", check_targets=True)
+
+
+def test_two_runs_give_the_same_bits(path) -> None:
+    logits, targets = make(5, 60)
+    first = loss_and_gradient(cross_entropy, logits, targets, impl="triton")
+    second = loss_and_gradient(cross_entropy, logits, targets, impl="triton")
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+
+
+@pytest.fixture
+def small_tiles(monkeypatch) -> None:
+    """Several chunks and several tiles at a size the interpreter can bear."""
+    if DEVICE == "cpu":
+        tiles = fused.Tiles(rows=16, classes=32, width=16)
+        monkeypatch.setattr(fused, "tiles_for", lambda _: tiles)
+    monkeypatch.setattr(fused, "SMALLEST_CHUNK", 0)
+    monkeypatch.setattr(fused, "CHUNK_PER_WEIGHT", 0)
+    monkeypatch.setattr(fused, "ROW_TILE", 16)
+    monkeypatch.setattr(fused, "SAMPLES", 8)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "options"),
+    [
+        (torch.bfloat16, 1.0, {}),
+        (torch.bfloat16, 60.0, {"z_loss": 1e-3}),  # rows far from their sample: `repair`
+        (torch.bfloat16, 1.0, {"reduction": "none"}),
+        (torch.bfloat16, 1.0, {"label_smoothing": 0.1}),
+        (torch.float32, 1.0, {}),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("small_tiles")
+def test_linear(dtype, scale, options) -> None:
+    N, D, V = 21, 24, 75
+    generator = torch.Generator().manual_seed(1)
+    inputs = [
+        (scale * torch.randn(N, D, generator=generator)).to(DEVICE, dtype),
+        torch.randn(V, D, generator=generator).to(DEVICE, dtype),
+        torch.randn(V, generator=generator).to(DEVICE, dtype),
+    ]
+    targets = torch.randint(V, (N,), generator=generator).to(DEVICE)
+    targets[3] = -100
+
+    def run(impl: str, leaves: list[Tensor]) -> list[Tensor]:
+        leaves = [x.detach().requires_grad_() for x in leaves]
+        loss = linear_cross_entropy(leaves[0], leaves[1], targets, leaves[2], impl=impl, **options)
+        loss.sum().backward()
+        return [loss.detach(), *(x.grad for x in leaves)]
+
+    found = run("triton", inputs)
+    true = run("reference", [x.double() for x in inputs])
+    assert relative(found[0], true[0]) < 1e-6
+    for a, b in zip(found[1:], true[1:]):
+        assert relative(a, b) < (1e-5 if dtype == torch.float32 else 2.5 * BFLOAT16)
+
+
+def test_linear_forward_alone() -> None:
+    hidden = torch.randn(5, 16, device=DEVICE).bfloat16()
+    weight = torch.randn(33, 16, device=DEVICE).bfloat16()
+    targets = torch.randint(33, (5,), device=DEVICE)
+    if DEVICE == "cpu":
+        fused.tiles_for = lambda _: fused.Tiles(rows=16, classes=32, width=16)
+    loss = linear_cross_entropy(hidden, weight, targets, impl="triton")
+    true = F.cross_entropy(hidden.double() @ weight.double().T, targets)
+    assert relative(loss, true) < 1e-6
+
+
+on_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="programs that wait for each other need a GPU")
+
+
+@on_gpu
+@pytest.mark.parametrize("V", [2004, 5003, 32000, 50257, 128256, 262144])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_full_size(V, dtype, early) -> None:
+    logits, targets = make(300, V, dtype)
+    loss, gradient = loss_and_gradient(cross_entropy, logits, targets)
+    again = loss_and_gradient(cross_entropy, logits, targets)
+    true = loss_and_gradient(cross_entropy, logits.double(), targets, impl="torch")
+    assert torch.equal(loss, again[0])
+    assert torch.equal(gradient, again[1])
+    assert relative(loss, true[0]) < 2e-7
+    assert relative(gradient, true[1]) < 1.01 * relative(true[1].to(dtype), true[1]) + 1e-7
+
+
+@on_gpu
+def test_a_target_out_of_range_on_the_gpu_makes_nan() -> None:
+    logits, targets = make(5, 50257)
+    targets[0] = 50257
+    assert cross_entropy(logits, targets).isnan()
+
+
+@on_gpu
+def test_linear_full_size() -> None:
+    hidden = torch.randn(3000, 768, device=DEVICE).bfloat16().requires_grad_()
+    weight = (0.1 * torch.randn(50257, 768, device=DEVICE)).bfloat16().requires_grad_()
+    targets = torch.randint(50257, (3000,), device=DEVICE)
+    linear_cross_entropy(hidden, weight, targets).backward()
+    exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+    linear_cross_entropy(exact[0], exact[1], targets, impl="torch").backward()
+    assert relative(hidden.grad, exact[0].grad) < 3.5e-3
+    rows = (weight.grad.double() - exact[1].grad).norm(dim=1) / exact[1].grad.norm(dim=1)
+    assert rows.max() < 1e-2
