@@ -1,0 +1,70 @@
+"""What `traindoctor run` says and gives back: verdict, status, silence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SICK = """
+import sys
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+tokens, head = nn.Embedding(20, 16), nn.Linear(16, 20)
+layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
+model = nn.Sequential(tokens, layer, head)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(40):
+    text = torch.randint(20, (8, 13))
+    loss = F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("step", step)
+sys.exit(7)
+"""
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    script = folder / "train.py"
+    script.write_text(SICK)
+    command = [sys.executable, "-m", "traindoctor", "run", "--out", str(folder / "run")]
+    command += ["--json", str(folder / "v.json"), *options, str(script)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
+def test_the_verdict_goes_to_standard_error_and_the_status_is_the_scripts(tmp_path: Path) -> None:
+    done = run(tmp_path, "--after", "0")
+    assert done.returncode == 7
+    assert done.stdout.splitlines()[-1] == "step 39"
+    assert "traindoctor" not in done.stdout
+    said = json.loads((tmp_path / "v.json").read_text())
+    assert said["verdict"] == "sick"
+    assert said["causes"][0]["cause"] == "causal-mask-leak"
+    assert said["causes"][0]["proven_step"] <= 20
+    assert said["steps"] == 40
+    assert "traindoctor: SICK, causal-mask-leak (confirmed)" in done.stderr
+    assert done.stderr.count("causal-mask-leak confirmed:") == 1
+
+
+def test_strict_stop_and_quiet(tmp_path: Path) -> None:
+    done = run(tmp_path, "--strict", "--stop-when-sick", "--quiet", "--after", "0")
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) < 20
+    assert json.loads((tmp_path / "v.json").read_text())["verdict"] == "sick"
+
+
+def test_a_script_that_trains_nothing_is_inconclusive(tmp_path: Path) -> None:
+    (tmp_path / "idle.py").write_text("print('nothing')\n")
+    command = [sys.executable, "-m", "traindoctor", "run", "--out", str(tmp_path / "run")]
+    command += ["--json", str(tmp_path / "v.json"), str(tmp_path / "idle.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout == "nothing\n"
+    assert "nothing was trained" in done.stderr
+    assert json.loads((tmp_path / "v.json").read_text())["verdict"] == "inconclusive"
