@@ -543,6 +543,12 @@ class StepRecorder(TorchFunctionMode):
 
     def _copy(self, tensor: Tensor) -> Tensor:
         tensor = local(tensor).detach()
+        strided = tensor.layout == torch.strided
+        if strided and tensor.numel() and not tensor.untyped_storage().nbytes():
+            # FSDP2 frees and refills the memory of gathered weights: reading it now would crash.
+            raise ReplayError(
+                f"step {self.step} uses tensors whose memory is freed (sharded weights)"
+            )
         self.bytes += nbytes(tensor)
         if self.bytes > self.max_bytes:
             raise ReplayError(
