@@ -35,6 +35,8 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     tape = tapes[-1]
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
+    if not math.isfinite(tape.loss):
+        raise ReplayError("the loss is not finite")
     if all(root.ref is None for root in tape.roots):
         return severed(patient, tape)
     meant = trained(patient)
