@@ -14,7 +14,7 @@ from traindoctor.events import BackwardEnd, Event, ForwardBegin, LossCalled, Tok
 from traindoctor.probes.base import Probe
 from traindoctor.probes.batches import Batches
 from traindoctor.probes.label_order import LabelOrder, redealt_z
-from traindoctor.probes.ladder import CountModel, Ladder, context_hashes
+from traindoctor.probes.ladder import CountModel, Ladder, Unigram, context_hashes
 from traindoctor.probes.relatedness import Relatedness
 from traindoctor.probes.targets import Targets
 from traindoctor.record import Record, RecordWriter, open_record
@@ -101,10 +101,16 @@ def test_ladder_lies_between_ln_v_and_zero_and_is_scored_before_counted(tmp_path
     torch.manual_seed(0)
     chain = torch.cumsum(torch.randint(0, 2, (8, 33)), 1) % 32
     step = events(chain[:, :-1], torch.randn(256, 32), chain[:, 1:].reshape(-1))
-    record = run(tmp_path, Ladder(), [step] * 3)
-    assert record["ladder.unigram"].first == pytest.approx(math.log(32))
-    assert record["ladder.fivegram"].last < record["ladder.bigram"].last
-    assert record["ladder.bigram"].last < record["ladder.unigram"].last
+    one = run(tmp_path / "one", Unigram(), [step] * 3)["ladder.unigram"]
+    more = run(tmp_path / "more", Ladder(), [step] * 3)
+    assert one.first == pytest.approx(math.log(32))
+    assert more["ladder.fivegram"].last < more["ladder.bigram"].last < one.last
+
+
+def test_labels_without_places_have_one_rung_only(tmp_path: Path) -> None:
+    step = events(torch.randint(0, 64, (8, 10)), torch.randn(8, 3), torch.randint(0, 3, (8,)))
+    assert run(tmp_path / "one", Unigram(), [step] * 3)["ladder.unigram"].last < 1.3
+    assert not run(tmp_path / "more", Ladder(), [step] * 3).has("ladder.bigram")
 
 
 def test_same_rows_in_another_order_are_the_same_set(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ PROBES: tuple[str, ...] = (
     "environment:Environment",
     "targets:Targets",
     "batches:Batches",
+    "ladder:Unigram",
     "ladder:Ladder",
     "label_order:LabelOrder",
     "relatedness:Relatedness",

@@ -25,24 +25,25 @@ FULL = SLOTS // 4
 ORDER = 5
 # A step is described by so many targets; a batch of millions is not counted whole.
 MOST_TARGETS = 8192
-# Three rungs are written; the orders between them only carry the back-off.
-RUNGS = {1: "ladder.unigram", 2: "ladder.bigram", 5: "ladder.fivegram"}
+# Two rungs are written; the orders between them only carry the back-off.
+RUNGS = {2: "ladder.bigram", 5: "ladder.fivegram"}
 
 Hashes = NDArray[np.uint64]
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class CountModel:
-    """Prequential Witten-Bell model of order 1 to 5 over hashed contexts."""
+    """Prequential Witten-Bell model of order 1 to `order` over hashed contexts."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, order: int = ORDER) -> None:
         self.classes = classes
+        self.order = order
         self.seen = np.zeros(classes, dtype=np.int64)
         self.kinds = 0
-        self.pairs = np.zeros((ORDER - 1, SLOTS), dtype=np.int32)
-        self.contexts = np.zeros((ORDER - 1, SLOTS), dtype=np.int32)
-        self.distinct = np.zeros((ORDER - 1, SLOTS), dtype=np.int32)
-        self.filled = np.zeros(ORDER - 1, dtype=np.int64)
+        self.pairs = np.zeros((order - 1, SLOTS), dtype=np.int32)
+        self.contexts = np.zeros((order - 1, SLOTS), dtype=np.int32)
+        self.distinct = np.zeros((order - 1, SLOTS), dtype=np.int32)
+        self.filled = np.zeros(order - 1, dtype=np.int64)
 
     def score(self, contexts: Hashes, targets: Tokens) -> NDArray[np.float64]:
         """Nll in nats, (orders 1..k, N). `contexts` is (k-1, N): hashes of the last 1, 2, ... inputs."""
@@ -126,8 +127,44 @@ def time_axis(sample: Sample) -> int:
     return axes[0] if axes else 1
 
 
+class Unigram:
+    """`ladder.unigram`: counts of the targets alone. Cheap enough for every step, and the rung that judges."""
+
+    name: ClassVar[str] = "unigram"
+    gives: ClassVar[tuple[str, ...]] = ("ladder.unigram",)
+    cost: ClassVar[Cost] = "free"
+    every: ClassVar[int] = 1
+    hears: ClassVar[tuple[type, ...]] = Samples.hears
+
+    def __init__(self) -> None:
+        self._samples = Samples()
+        self._model: CountModel | None = None
+
+    def on(self, event: Event, *, due: bool) -> None:
+        self._samples.on(event)
+
+    def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        for at, samples in self._samples.take(step):
+            asked = asked_for_classes(samples)
+            if not asked:
+                continue
+            classes = asked[0].classes
+            if self._model is None or self._model.classes != classes:
+                self._model = CountModel(classes, 1)
+            parts = [s.targets[s.valid].reshape(-1) for s in asked if s.classes == classes]
+            targets = np.concatenate(parts)[:MOST_TARGETS]
+            if not targets.size:
+                continue
+            none = np.empty((0, targets.size), dtype=np.uint64)
+            record.scalar("ladder.unigram", at, float(self._model.score(none, targets).mean()))
+            self._model.count(none, targets)
+
+
 class Ladder:
-    """`ladder.unigram`, and where targets lie beside inputs `ladder.bigram` and `ladder.fivegram`."""
+    """`ladder.bigram` and `ladder.fivegram`, where targets lie beside inputs.
+
+    A batch that is not scored is not counted either: the rungs stay fair ones.
+    """
 
     name: ClassVar[str] = "ladder"
     gives: ClassVar[tuple[str, ...]] = tuple(RUNGS.values())
@@ -145,18 +182,13 @@ class Ladder:
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         for at, samples in self._samples.take(step):
-            if not due:
-                # A batch that is not scored is not counted either: the rung stays a fair one.
-                continue
-            asked = [s for s in samples if s.wants_grad and not s.binary]
-            if not asked or asked[0].contrastive:
-                continue
-            scores = self.measure(asked)
-            for order, name in RUNGS.items():
-                if order - 1 < len(scores):
+            asked = asked_for_classes(samples) if due else []
+            scores = self.measure(asked) if asked else None
+            if scores is not None:
+                for order, name in RUNGS.items():
                     record.scalar(name, at, float(scores[order - 1]))
 
-    def measure(self, samples: list[Sample]) -> list[float]:
+    def measure(self, samples: list[Sample]) -> NDArray[np.float64] | None:
         """Mean nll of each order over the samples' valid targets; counts them afterwards."""
         classes = samples[0].classes
         if self._model is None or self._model.classes != classes:
@@ -164,24 +196,24 @@ class Ladder:
             self._axis = time_axis(samples[0])
         parts: list[tuple[Hashes, Tokens]] = []
         for sample in samples:
-            if sample.classes != classes:
-                continue
-            lying = laid_out(sample, self._axis)
+            lying = laid_out(sample, self._axis) if sample.classes == classes else None
             if lying is None:
-                y = sample.targets.reshape(-1)[sample.valid.reshape(-1)][:MOST_TARGETS]
-                parts.append((np.empty((0, y.size), dtype=np.uint64), y))
                 continue
             inputs, targets, valid = lying
             rows = max(1, MOST_TARGETS // max(1, inputs.shape[1]))
             inputs, targets, valid = inputs[:rows], targets[:rows], valid[:rows]
-            hashes = context_hashes(inputs, ORDER - 1)[:, valid]
-            parts.append((hashes, targets[valid]))
-        depth = min(len(hashes) for hashes, _ in parts)
-        counted = [(hashes[:depth], y) for hashes, y in parts if y.size]
-        if not counted:
-            return []
-        hashes = np.concatenate([h for h, _ in counted], axis=1)
-        targets = np.concatenate([y for _, y in counted])
+            if valid.any():
+                parts.append((context_hashes(inputs, ORDER - 1)[:, valid], targets[valid]))
+        if not parts:
+            return None
+        hashes = np.concatenate([h for h, _ in parts], axis=1)
+        targets = np.concatenate([y for _, y in parts])
         scores = self._model.score(hashes, targets).mean(axis=1)
         self._model.count(hashes, targets)
-        return [float(s) for s in scores]
+        return scores
+
+
+def asked_for_classes(samples: list[Sample]) -> list[Sample]:
+    """The training losses of a step whose targets name classes; none where rows are their own classes."""
+    asked = [s for s in samples if s.wants_grad and not s.binary]
+    return [] if asked and asked[0].contrastive else asked

@@ -17,7 +17,12 @@ def judge(*norms: dict[str, Any], mixing: float | None = None, **values: Any) ->
     usual = {"norms": list(norms), "rms_by_hand": 0, "attentions": 2, "growth": 1.5} | values
     exams: dict[str, Any] = {"normalisation": usual}
     if mixing is not None:
-        pair = {"expects_causal": True, "mixing_op": "batch_norm", "other_rows": mixing}
+        pair = {
+            "expects_causal": True,
+            "mixing_op": "batch_norm",
+            "other_rows": mixing,
+            "future": 0.1,
+        }
         exams["dependence"] = {"pairs": [pair]}
     return norm_wrong(make_record(exams=exams))
 
@@ -31,6 +36,10 @@ def test_fires_on_statistics_over_the_wrong_axis(axes: tuple[str, ...]) -> None:
 
 def test_fires_on_batch_norm_in_a_next_token_model() -> None:
     assert isinstance(judge(norm("batch_norm", "batch", "time"), mixing=0.1), Finding)
+
+
+def test_statistics_over_time_in_a_next_token_model_are_a_leak() -> None:
+    assert isinstance(judge(norm("layer_norm", "time"), mixing=0.0), Clear)
 
 
 def test_fires_on_a_deep_stack_that_grows() -> None:
