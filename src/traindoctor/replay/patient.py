@@ -113,7 +113,12 @@ def modes_restored() -> Iterator[None]:
         yield
     finally:
         torch.set_grad_enabled(grad)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        # Only where an exam changed it: the call imports torch's compiler, two seconds of it.
+        if (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ) != (deterministic, warn_only):
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.set_default_dtype(default)
         torch.autograd.set_detect_anomaly(anomaly, check_nan)
         for device, enabled, dtype in casts:
