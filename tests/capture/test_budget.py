@@ -17,6 +17,7 @@ def simulate(
     budget: float, *, step: float, prices: dict[str, float], steps: int, always: float = 0.0
 ) -> tuple[Governor, dict[str, int]]:
     governor = Governor(budget)
+    governor.advance = 0.0  # the steady state is the promise; the advance has a test of its own
     for name, every in WISHES.items():
         governor.add(name, every)
     counts = dict.fromkeys(WISHES, 0)
@@ -82,3 +83,29 @@ def test_a_long_step_is_no_credit() -> None:
     for _ in range(1000):
         governor.end_step(0.05)
     assert governor.credit == pytest.approx(CAP_STEPS * 0.02 * 0.05)
+
+
+def test_the_first_steps_are_paid_in_advance_once() -> None:
+    governor = Governor(0.02)
+    governor.add("norms", 1)
+    advance = governor.advance
+    for number in range(20):
+        assert "norms" in governor.choose(number)
+        governor.ran("norms", number, advance / 20)
+        governor.pay(advance / 20)
+        governor.end_step(0.01)
+    assert governor.advance == pytest.approx(0.0, abs=1e-9)
+    assert "norms" not in governor.choose(20)
+
+
+def test_debt_is_bounded() -> None:
+    """A dear tape that was asked for must not silence the rest of the run."""
+    governor = Governor(0.02)
+    governor.add("norms", 4)
+    governor.ran("norms", 0, 1e-4)
+    governor.ran("norms", 0, 1e-4)
+    governor.end_step(0.05)
+    governor.pay(100.0)
+    for _ in range(CAP_STEPS + 2):
+        governor.end_step(0.05)
+    assert "norms" in governor.choose(CAP_STEPS + 2)

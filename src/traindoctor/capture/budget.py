@@ -13,6 +13,8 @@ from statistics import median
 LONG_STEP = 3.0
 # Credit that was not used is kept for costly measurements, but not for ever.
 CAP_STEPS = 40
+# The first steps pay for the first use of everything: the budget of so many seconds is given in advance, once.
+ADVANCE_SECONDS = 50.0
 # Medians are taken over these many steps and calls: long enough for noise, short enough to follow a change.
 STEPS_REMEMBERED = 31
 CALLS_REMEMBERED = 15
@@ -44,6 +46,7 @@ class Governor:
     def __init__(self, budget: float) -> None:
         self.budget = budget
         self.credit = 0.0
+        self.advance = budget * ADVANCE_SECONDS
         self.spent = 0.0
         self.earned_time = 0.0
         self.parts: dict[str, Part] = {}
@@ -60,7 +63,7 @@ class Governor:
     def choose(self, step: int) -> set[str]:
         """The most overdue first, while their usual price is covered. The first call of each is let in."""
         chosen: set[str] = set()
-        left = self.credit
+        left = self.credit + self.advance
         for name, part in sorted(
             self.parts.items(), key=lambda item: item[1].overdue(step), reverse=True
         ):
@@ -80,8 +83,15 @@ class Governor:
             part.costs.append(seconds)
 
     def pay(self, seconds: float) -> None:
+        """From the advance while it lasts. Debt is bounded: what was forced once must not silence a whole run."""
         self.spent += seconds
-        self.credit -= seconds
+        given = min(self.advance, seconds)
+        self.advance -= given
+        self.credit = max(self.credit - (seconds - given), -self._bound)
+
+    @property
+    def _bound(self) -> float:
+        return CAP_STEPS * self.budget * self.step_seconds if self._steps else float("inf")
 
     def end_step(self, seconds: float) -> None:
         """A step of the script took so long, ours not counted."""
@@ -89,8 +99,7 @@ class Governor:
             seconds = min(seconds, LONG_STEP * self.step_seconds)
         self._steps.append(seconds)
         self.earned_time += seconds
-        cap = CAP_STEPS * self.budget * self.step_seconds
-        self.credit = min(cap, self.credit + self.budget * seconds)
+        self.credit = min(self._bound, self.credit + self.budget * seconds)
 
     @property
     def share(self) -> float:

@@ -26,6 +26,8 @@ class Hub:
         self.backward_depth = 0
         self.call_depth = 0
         """Inside a tapped loss, embedding or clip function: its inner calls are no events."""
+        self.scaling = 0
+        """Inside GradScaler.step."""
         self.inner_calls = 0
         """Module calls below an outermost one: each costs a little that no clock of ours sees."""
         self.stepping: Any = None

@@ -21,6 +21,7 @@ from traindoctor.capture import taps
 from traindoctor.capture.budget import Governor
 from traindoctor.capture.examples import Examples
 from traindoctor.capture.hub import Patches, hub, silent
+from traindoctor.capture.rest import Rest
 from traindoctor.capture.ranks import rank_of_this_process
 from traindoctor.capture.taping import Taping
 from traindoctor.events import (
@@ -52,6 +53,8 @@ OPTIMIZERS_KEPT = 4
 NAMES_AGAIN = 100
 # What an inner module call costs by being wrapped, in seconds; no clock inside it can see that.
 INNER_CALL_SECONDS = 3e-7
+# Later snapshots are paid for like any other measurement.
+SNAPSHOT, SNAPSHOT_EVERY = "snapshot", 30
 
 _INHERITED: list[RecordWriter] = []
 
@@ -72,6 +75,7 @@ class Watch:
         self.rank = rank
         self._given = (self.out, rank)
         self.governor = Governor(budget)
+        self.rest = Rest(budget)
         self.patient = Patient()
         self.names = self.patient.names
         self._roots: weakref.WeakValueDictionary[int, torch.nn.Module] = (
@@ -96,6 +100,10 @@ class Watch:
                 self.governor.add(probe.name, probe.every)
         self.taping = Taping(self.patient, self.governor) if replay else None
         self.keeper = self.patient.snapshot = Keeper(self.names) if replay else None
+        self._keeper_seconds = 0.0
+        if self.keeper is not None:
+            self.governor.add(SNAPSHOT, SNAPSHOT_EVERY)
+            self.keeper.allowed = lambda step: SNAPSHOT in self.governor.choose(step)
         self._patches: Patches | None = None
         self._due: set[str] = self.governor.choose(0)
         self._costs: dict[str, float] = {}
@@ -256,8 +264,10 @@ class Watch:
             self.taping.on(event, self.step)
         if self.keeper is not None:
             self._tell_keeper(event)
+        attentive = self.rest.attentive(self.step)
         for probe in self._hearing(kind):
-            self._tell(probe, event)
+            if attentive or probe.name not in self.rest.resting:
+                self._tell(probe, event)
         if kind is StepEnd:
             self._real_steps += 1
             self._stepped.add(id(event.optimizer))
@@ -322,19 +332,24 @@ class Watch:
     def _tell(self, probe: Probe, event: Event) -> None:
         free = probe.cost == "free"
         due = free or probe.name in self._due
-        if free:
+        if free and not self.rest.measuring:
             self._guarded(probe, probe.on, event, due=True)
             return
         began = time.thread_time_ns()
         self._guarded(probe, probe.on, event, due=due)
-        if due:
-            spent = (time.thread_time_ns() - began) * 1e-9
-            self._costs[probe.name] = self._costs.get(probe.name, 0.0) + spent
+        spent = (time.thread_time_ns() - began) * 1e-9
+        self._costs[probe.name] = self._costs.get(probe.name, 0.0) + spent
 
     def _tell_keeper(self, event: Event) -> None:
         assert self.keeper is not None
+        began, kept = time.thread_time_ns(), self.keeper.recent
         try:
             self.keeper.on(event, self.step)
+            self._keeper_seconds += (time.thread_time_ns() - began) * 1e-9
+            if self.keeper.recent is not kept:
+                # The copy, and all the batches that were kept for the one before.
+                self.governor.ran(SNAPSHOT, self.step, self._keeper_seconds)
+                self._keeper_seconds = 0.0
         except Exception as error:  # the same border as for probes
             self._fault("snapshot", error)
             self.keeper = self.patient.snapshot = None
@@ -362,14 +377,21 @@ class Watch:
         self._stepped.clear()
         self._backwards_in_step = 0
         now = time.perf_counter()
+        attentive = self.rest.attentive(step)
         for probe in list(self._probes):
-            due = probe.cost == "free" or probe.name in self._due
+            if not attentive and probe.name in self.rest.resting:
+                continue
+            governed = probe.cost != "free"
+            due = not governed or probe.name in self._due
             began = time.thread_time_ns()
             self._guarded(probe, probe.close_step, step, writer, due=due)
-            if due and probe.cost != "free" and probe.name in self.governor.parts:
-                spent = (time.thread_time_ns() - began) * 1e-9 + self._costs.get(probe.name, 0.0)
+            spent = (time.thread_time_ns() - began) * 1e-9 + self._costs.get(probe.name, 0.0)
+            if due and governed and probe.name in self.governor.parts:
                 self.governor.ran(probe.name, step, spent)
+            else:
+                self.rest.always(probe.name, spent)
         self._costs.clear()
+        self.rest.end_step(step, self.governor.step_seconds)
         self.step = self.patient.current_step = step + 1
         if self.taping is not None:
             self.taping.step_ended(self.step)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from traindoctor.events import Event, ForwardBegin, LossCalled, TokensEmbedded
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.alignment import looks_like_positions
 from traindoctor.replay.samples import HostCopy, dense_arguments, host_copy, thinned
 
 # Row hashes remembered to say whether a row is new: 8 bytes each.
@@ -77,7 +76,7 @@ class Batches:
         arguments: list[HostCopy],
         targets: list[HostCopy],
     ) -> None:
-        tokens = [a for copy in inputs if not looks_like_positions(a := copy.read()) and a.ndim]
+        tokens = [copy.read() for copy in inputs if copy.read().ndim and not copy.positions]
         data = tokens or [copy.read() for copy in arguments]
         if not data:
             return

@@ -16,6 +16,8 @@ from traindoctor.replay.samples import Sample, Samples
 ASKED_AT = (12, 25, 50, 100, 200, 400, 800)
 MOST_ROWS = 6000
 DEALS = 60
+# A language model has no label per example, and never will: after so many steps without one it is left alone.
+GIVE_UP = 20
 
 
 class LabelOrder:
@@ -33,14 +35,17 @@ class LabelOrder:
     def __init__(self) -> None:
         self._samples = Samples()
         self._labels: list[NDArray[np.int64]] = []
+        self._without = 0
 
     def on(self, event: Event, *, due: bool) -> None:
-        self._samples.on(event)
+        if self._without < GIVE_UP and sum(map(len, self._labels)) <= MOST_ROWS:
+            self._samples.on(event)
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         for at, samples in self._samples.take(step):
             labels = [row_labels(s) for s in samples if s.wants_grad]
             found = [values for values in labels if values is not None]
+            self._without = 0 if found else self._without + 1
             if not found or sum(map(len, self._labels)) > MOST_ROWS:
                 continue
             self._labels.append(np.concatenate(found))

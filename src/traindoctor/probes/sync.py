@@ -46,6 +46,11 @@ class Sync:
             self._write(record, wait=False)
         self._reads, self._step = 0, step + 1
 
+    def opened(self) -> None:
+        """Our own work between two steps is no idleness of the script's making: the gap is counted from here."""
+        if self._since is not None:
+            self._since = marked()
+
     def _write(self, record: RecordWriter, *, wait: bool) -> None:
         while self._gaps and (wait or self._gaps[0][2].query()):
             step, begin, end = self._gaps.pop(0)

@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -46,6 +47,11 @@ class HostCopy:
             self._event.record()
         else:
             self._host = source.cpu().clone()
+
+    @cached_property
+    def positions(self) -> bool:
+        """Whether the numbers count places; looked at once, whoever asks."""
+        return looks_like_positions(self.read())
 
     @property
     def late(self) -> bool:
@@ -104,8 +110,11 @@ class Sample:
 
     def inputs(self) -> list[Tokens]:
         """The token indices that name data, not places."""
-        arrays = [copy.read().astype(np.int64, copy=False) for copy in self.tokens]
-        return [array for array in arrays if array.ndim >= 1 and not looks_like_positions(array)]
+        return [
+            copy.read().astype(np.int64, copy=False)
+            for copy in self.tokens
+            if copy.read().ndim >= 1 and not copy.positions
+        ]
 
     @property
     def contrastive(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,6 +131,8 @@ class Keeper:
         self.recent: list[Snapshot] = []
         self.refusal: str | None = None
         self.broken = False
+        self.allowed: Callable[[int], bool] = lambda step: True
+        """Asked before each later snapshot: a copy of a large model is no small thing."""
         self._log: StepLog | None = None
         self._seen: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._counts: dict[str, int] = {}
@@ -238,7 +240,7 @@ class Keeper:
         log.settings = [group_settings(group) for group in optimizer.param_groups]
         if log.step == 0:
             self.first = self._take(log.step, optimizer)
-        elif log.step % EVERY == 0 and not self._breaks(log):
+        elif log.step % EVERY == 0 and self.allowed(log.step) and not self._breaks(log):
             snapshot = self._take(log.step, optimizer)
             if snapshot is not None:
                 self.recent = [*self.recent[-1:], snapshot]

@@ -34,12 +34,17 @@ def install(patches: Patches) -> None:
     patches.replace(F, "embedding", _embedding)
 
 
+def traced() -> bool:
+    """Under jit tracing, or under a dispatch mode: a compiler runs this with tensors that hold no numbers."""
+    return torch._C._is_tracing() or torch._C._len_torch_dispatch_stack() > 0
+
+
 def _loss(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def loss(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or hub.idle or hub.call_depth or torch._C._is_tracing():
+        if torch.compiler.is_compiling() or hub.idle or hub.call_depth or traced():
             # Under a TorchFunctionMode the original calls itself by name, which is this function again.
             return original(*args, **kwargs)
         hub.call_depth += 1
@@ -77,7 +82,7 @@ def _embedding(original: Callable[..., Any]) -> Callable[..., Any]:
             or hub.idle
             or hub.call_depth
             or hub.backward_depth
-            or torch._C._is_tracing()
+            or traced()
         ):
             return original(input, weight, *args, **kwargs)
         hub.call_depth += 1

@@ -89,7 +89,13 @@ class _Scales:
                 return original(scaler, optimizer, *args, **kwargs)
             # A real step sets the flag; a skipped one leaves it as the backward pass did.
             hub.first_backward = False
-            result = original(scaler, optimizer, *args, **kwargs)
+            hub.scaling += (
+                1  # the scaler reads whether it found infinities: not a read of the script's
+            )
+            try:
+                result = original(scaler, optimizer, *args, **kwargs)
+            finally:
+                hub.scaling -= 1
             self._skipped = not hub.first_backward
             return result
 

@@ -27,7 +27,7 @@ def _read(original: Callable[..., Any]) -> Callable[..., Any]:
         if (
             type(value) is float
             and hub.stepping is None
-            and not (hub.idle or hub.backward_depth or hub.call_depth)
+            and not (hub.idle or hub.backward_depth or hub.call_depth or hub.scaling)
         ):
             hub.emit(ScalarRead(self, value))
         return value
