@@ -156,8 +156,11 @@ class Doctor:
 
     def _due(self, name: str, completed: int, *, ended: bool) -> bool:
         """An exam is made once per step at most, and again only when the run has come twice as far."""
-        if name not in self.exams:
+        exam = self._load(name)
+        if exam is None:
             return False
+        if exam.needs_tape and self.watch.patient.tape is None and not ended:
+            return False  # some script's first step cannot be taped; the second can
         attempts = self._attempts.get(name, [])
         if not attempts:
             return True

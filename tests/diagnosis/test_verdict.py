@@ -15,7 +15,7 @@ from traindoctor.checks.base import (
     confidence,
 )
 from traindoctor.diagnosis.symptoms import Symptom
-from traindoctor.diagnosis.verdict import MIN_CLEAR, judge, rank
+from traindoctor.diagnosis.verdict import judge, rank
 
 
 def found(
@@ -32,7 +32,7 @@ def order(*findings: Finding) -> list[str]:
     return [cause.finding.cause for cause in rank(findings)]
 
 
-CLEARED = [Clear(f"c{i}", "a test") for i in range(MIN_CLEAR)]
+CLEARED = [Clear(f"c{i}", "a test") for i in range(9)]
 
 
 def test_exact_before_experiment_before_statistic() -> None:

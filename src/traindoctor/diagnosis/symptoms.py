@@ -134,7 +134,7 @@ def _on_unigram_rung(record: Record) -> list[Symptom]:
         return []
     since = int(steps[len(on) - length])
     text = f"the loss stays where counting tokens gets ({rung.last:.3g} nats): context is not used"
-    return [Symptom("loss-at-unigram", text, since)]
+    return [Symptom("loss-at-unigram", text, since, True)]
 
 
 def _too_good(record: Record) -> list[Symptom]:
