@@ -63,24 +63,19 @@ def _terms(x_t, m, S):
 
 @triton.jit
 def _gradient_terms(x_t, m, S):
-    """(factor, p_t, p_t - 1, log of the sum) like `_terms`, in float32 with the lead in two parts.
-
-    float64 would be done by every thread of the program, and a row waits for it.
-    """
-    lead = x_t - m
-    back = lead - x_t
-    rest = (x_t - (lead - back)) - (m + back)  # what the subtraction lost
-    rest = tl.where(tl.abs(lead) < float("inf"), rest, 0.0)
+    """(factor, p_t, p_t - 1, log of the sum) like `_terms`, without the loss's logarithms; float64."""
+    lead = x_t.to(tl.float64) - m.to(tl.float64)
     lead = tl.where(x_t == float("inf"), float("nan"), lead)
+    S = S.to(tl.float64)
     leads = lead >= 0
-    shrink = _exp(-tl.abs(lead), True)
-    shrink *= 1.0 - tl.where(leads, rest, -rest)
+    shrink = tl.exp(-tl.abs(lead))
     others = tl.where(leads, S * shrink, S)
     at_target = tl.where(leads, 1.0, shrink)
     total = others + at_target
-    factor = tl.where(leads, shrink, 1.0) / total
-    lse = tl.maximum(x_t, m) + tl.log(total)
-    return factor, at_target / total, -others / total, lse
+    inverse = 1.0 / total
+    factor = tl.where(leads, shrink, 1.0) * inverse
+    lse = tl.maximum(x_t, m) + tl.log(total.to(tl.float32))
+    return factor, at_target * inverse, -others * inverse, lse
 
 
 @triton.jit
@@ -197,12 +192,11 @@ def small_rows(
             pull = 1.0 + 2.0 * z_loss * lse
             gradient_t += (pull - 1.0) * p_t
             factor *= pull
-        scale = weight.to(tl.float32)
-        g = e * (factor * scale)[:, None]
+        g = e * (factor * weight).to(tl.float32)[:, None]
         if SMOOTH:
-            g -= (smoothing / V * scale)[:, None]
+            g -= (smoothing / V * weight).to(tl.float32)[:, None]
             gradient_t += smoothing - smoothing / V
-        g = tl.where(is_target, (gradient_t * scale)[:, None], g)
+        g = tl.where(is_target, (gradient_t * weight).to(tl.float32)[:, None], g)
         g = tl.where(counts[:, None], g, 0.0)
         tl.store(gradient + at, g.to(gradient.dtype.element_ty), mask=inside)
     loss = tl.zeros((ROWS,), tl.float64)
@@ -232,7 +226,7 @@ def _exchange(m, S, part, row, pairs, arrivals, PARTS: tl.constexpr, PARTS_BLOCK
     """
     mine = pairs + (row * PARTS + part) * 2
     tl.store(mine, m)
-    tl.store(mine + 1, S)
+    tl.store(mine + 1, S.to(tl.float32))
     tl.debug_barrier()
     arrived = tl.atomic_add(arrivals + row, 1, sem="acq_rel") + 1
     while arrived < PARTS:
@@ -242,8 +236,9 @@ def _exchange(m, S, part, row, pairs, arrivals, PARTS: tl.constexpr, PARTS_BLOCK
     maxima = tl.load(others, mask=index < PARTS, other=float("-inf"), cache_modifier=".cg")
     sums = tl.load(others + 1, mask=index < PARTS, other=0.0, cache_modifier=".cg")
     top = tl.max(maxima, 0)
-    scaled = tl.where(sums == 0.0, 0.0, sums * _exp(maxima - top, True))
-    return top, tl.sum(scaled, 0)
+    # float64: at most 64 terms, and each carries a whole part of the row
+    rescaled = sums.to(tl.float64) * tl.exp((maxima - top).to(tl.float64))
+    return top, tl.sum(tl.where(sums == 0.0, 0.0, rescaled), 0)
 
 
 @triton.jit
@@ -323,7 +318,6 @@ def long_row(
                 weight *= tl.load(weights + row).to(tl.float64)
             if MEAN:
                 weight /= tl.load(num_valid)
-        weight = weight.to(tl.float32)
         known = (target >= 0) & (target < V)
         x_t = tl.load(logits + start + target, mask=known, other=float("nan")).to(tl.float32)
         edge_x = tl.load(logits + start + edge_column, mask=in_edge, other=float("-inf"))
@@ -380,6 +374,7 @@ def long_row(
         edge_e = tl.where(in_edge, _exp(edge_others - shift, ACCURATE), 0.0)
         S += tl.sum(edge_e, 0)
         m = own
+        S = S.to(tl.float64)
         if PARTS > 1:
             m, S = _exchange(own, S, part, row, pairs, arrivals, PARTS, PARTS_BLOCK)
         m = tl.where(m == float("-inf"), x_t, m)
@@ -387,7 +382,7 @@ def long_row(
         if part == 0:
             tl.store(numbers + row, x_t.to(tl.float64))
             tl.store(numbers + N + row, m.to(tl.float64))
-            tl.store(numbers + 2 * N + row, S.to(tl.float64))
+            tl.store(numbers + 2 * N + row, S)
         if SMOOTH:
             # each part's share of the mean; x_0 is added once
             mean += tl.where(part == 0, x_0.to(tl.float64), 0.0)
@@ -398,14 +393,18 @@ def long_row(
                 pull = 1.0 + 2.0 * z_loss * lse
                 gradient_t += (pull - 1.0) * p_t
                 factor *= pull
-            from_each = 0.0 * weight
+            from_each = tl.full((), 0.0, tl.float32)
             if SMOOTH:
-                from_each = smoothing / V * weight
+                from_each = (smoothing / V * weight).to(tl.float32)
                 gradient_t += smoothing - smoothing / V
             factor *= weight
-            # the part's own exponentials are about its own maximum
-            own_factor = factor * _exp(shift - m, True)
-            own_factor = tl.where(own == float("-inf"), factor, own_factor)
+            own_factor = factor
+            if PARTS > 1:
+                # the part's own exponentials are about its own maximum
+                to_top = tl.where(own == float("-inf"), 0.0, own - m)
+                own_factor *= tl.exp(to_top.to(tl.float64))
+            own_factor = own_factor.to(tl.float32)
+            factor = factor.to(tl.float32)
             edge_g = edge_e * own_factor - from_each
             tl.store(gradient + start + edge_column, edge_g.to(out), mask=in_edge)
             if HELD:
@@ -427,7 +426,7 @@ def long_row(
             at_edge = (target < head) | (target >= head + whole * VECTOR)
             owner = ((body_target >= 0) & (body_target < body)) | ((part == 0) & at_edge)
             tl.debug_barrier()
-            at_target = (gradient_t * weight).to(out)
+            at_target = (gradient_t * weight).to(tl.float32).to(out)
             tl.store(gradient + start + target, at_target, mask=known & owner)
 
 

@@ -10,6 +10,7 @@ rounded logits, so that only the arithmetic is judged. The methods differ in the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -165,7 +166,9 @@ def conclusions(measurements: Sequence[Measurement]) -> list[Conclusion]:
 
 
 def _seen(measurement: Measurement) -> float:
-    return max(measurement.loss, measurement.gradient)
+    """The worse error of loss and gradient; an overflow is as wrong as can be."""
+    errors = (measurement.loss, measurement.gradient)
+    return math.inf if any(math.isnan(error) for error in errors) else max(errors)
 
 
 def reference_error(V: int = 34, seed: int = 0) -> float | None:

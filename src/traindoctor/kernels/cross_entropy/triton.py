@@ -51,7 +51,7 @@ def plan(V: int, element_size: int, multiprocessors: int) -> Plan:
 
 
 @cache
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
     """1 in the interpreter, which runs programs one after the other: no two may wait for each other."""
     if device.type != "cuda":
         return 1
@@ -178,7 +178,7 @@ def launch(
             num_warps=4,
         )
         return
-    cut = cut or plan(V, logits.element_size(), _multiprocessors(device))
+    cut = cut or plan(V, logits.element_size(), multiprocessors(device))
     shared = cut.parts > 1
     numbers = torch.empty(3 + cut.parts, N, dtype=torch.float64, device=device)
     pairs = torch.empty(2 * cut.parts * N, device=device) if shared else anything

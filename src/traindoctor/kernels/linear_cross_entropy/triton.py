@@ -14,7 +14,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from traindoctor.kernels.cross_entropy.triton import launch as launch_rows
-from traindoctor.kernels.cross_entropy.triton import power_of_2
+from traindoctor.kernels.cross_entropy.triton import multiprocessors, power_of_2
 from traindoctor.kernels.launch import launch
 from traindoctor.kernels.linear_cross_entropy import fused_kernels
 from traindoctor.kernels.linear_cross_entropy.chunked import Gradients, Wanted, over_chunks
@@ -26,10 +26,12 @@ SAMPLES = 256
 # few and large chunks (each product still accumulates in float32), because the buffer would outweigh
 # everything the fusion saves.
 LARGEST_FLOAT32_GRADIENT = 450 << 20
-# Bytes of a chunk of exponentials: near the weight's own size, as the gradient's buffer is.
-CHUNK_PER_WEIGHT = 1.2
+# Bytes of a chunk of exponentials: near the weight's own size. Beside a float32 buffer for the
+# weight's gradient it stays smaller; without one, large chunks mean few roundings of the gradient.
+CHUNK_PER_WEIGHT = 1.35
 SMALLEST_CHUNK = 64 << 20
-LARGEST_CHUNK = 540 << 20
+LARGEST_CHUNK_BESIDE_FLOAT32 = 230 << 20
+LARGEST_CHUNK = 502 << 20
 # Rows of a chunk are a multiple of the kernel's tile.
 ROW_TILE = 128
 
@@ -49,7 +51,7 @@ class Tiles:
 
 def tiles_for(D: int) -> Tiles:
     """The fastest shape for a width."""
-    return Tiles(persistent=True)
+    return Tiles(persistent=D <= 1024)
 
 
 def losses_and_gradients(
@@ -99,9 +101,11 @@ def losses_and_gradients(
     return over_chunks(hidden, weight, bias, targets, weights, wanted, rows)
 
 
-def rows_per_chunk(N: int, V: int, D: int) -> int:
+def rows_per_chunk(V: int, D: int) -> int:
     """Rows whose exponentials make a chunk of the wanted size: whole tiles."""
-    size = min(max(SMALLEST_CHUNK, int(CHUNK_PER_WEIGHT * V * D * 2)), LARGEST_CHUNK)
+    beside = 4 * V * D <= LARGEST_FLOAT32_GRADIENT
+    most = LARGEST_CHUNK_BESIDE_FLOAT32 if beside else LARGEST_CHUNK
+    size = min(max(SMALLEST_CHUNK, int(CHUNK_PER_WEIGHT * V * D * 2)), most)
     return max(ROW_TILE, size // (2 * V) // ROW_TILE * ROW_TILE)
 
 
@@ -135,8 +139,9 @@ def fused(
             dweight.zero_()
     dbias = torch.zeros(V, dtype=torch.float32, device=device) if wanted.bias else None
     target_logits, reference = references(hidden, weight, bias, targets, ignore_index)
-    step = min(rows_per_chunk(N, V, D), max(N, 1))
+    step = min(rows_per_chunk(V, D), max(N, 1))
     E = torch.empty(step if store else 1, columns, dtype=torch.bfloat16, device=device)
+    weight_tiles = TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width])
     for start in range(0, N, step):
         part = slice(start, min(start + step, N))
         h = hidden[part]
@@ -154,6 +159,7 @@ def fused(
             ignore_index=ignore_index,
             z_loss=z_loss,
             tiles=tiles,
+            weight_tiles=weight_tiles,
         )
         if not store:
             continue
@@ -229,6 +235,7 @@ def exponentials(
     ignore_index: int,
     z_loss: float,
     tiles: Tiles,
+    weight_tiles: TensorDescriptor | None = None,
 ) -> Tensor:
     """Fill `losses` (n,) and, with `weights`, E (n, columns); give the rows' factors F (n,)."""
     (n, D), V = hidden.shape, weight.shape[0]
@@ -243,7 +250,7 @@ def exponentials(
     row_weights = weights if weights is not None else sums
     grid = triton.cdiv(n, tiles.rows) * column_tiles
     if tiles.persistent and hidden.is_cuda:
-        grid = min(grid, torch.cuda.get_device_properties(device).multi_processor_count)
+        grid = min(grid, multiprocessors(device))
     launch(
         fused_kernels.exp_logits,
         grid,
@@ -252,7 +259,7 @@ def exponentials(
         (tiles.rows, tiles.classes, tiles.width, store, bias is not None, tiles.persistent),
         descriptors=(
             TensorDescriptor.from_tensor(hidden, [tiles.rows, tiles.width]),
-            TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width]),
+            weight_tiles or TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width]),
             TensorDescriptor.from_tensor(E, [tiles.rows, tiles.classes]),
         ),
         num_warps=tiles.num_warps,
