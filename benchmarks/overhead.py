@@ -118,7 +118,7 @@ def main() -> None:
     watch.attach()
     for _ in range(options.warm):
         step()
-    spent, earned = watch.governor.spent, watch.governor.earned_time
+    own = 0.0
     arms: dict[str, list[float]] = {"bare": [], "watched": []}
     draw = random.Random(0)
     for _ in range(options.rounds):
@@ -131,16 +131,19 @@ def main() -> None:
                     arms[arm].append(timed(step, options))
             else:
                 watch._step_began = time.perf_counter()
+                spent = watch.governor.spent
                 arms[arm].append(timed(step, options))
+                own += watch.governor.spent - spent
     pairs = [w / b - 1 for w, b in zip(arms["watched"], arms["bare"])]
     quartiles = statistics.quantiles(pairs, n=4)
-    own = (watch.governor.spent - spent) / max(1e-9, watch.governor.earned_time - earned)
+    own /= options.block * sum(arms["bare"])
     result = {
         "model": f"{options.layers}x{options.heads}x{options.width}",
         "device": options.device,
         "budget_percent": options.budget,
         "step_ms": 1e3 * statistics.median(arms["bare"]),
         "own_clock_percent": 100 * own,
+        "resting": [watch.rest.stride, sorted(watch.rest.resting)],
         "difference_percent": 100 * statistics.median(pairs),
         "quartiles_percent": [100 * quartiles[0], 100 * quartiles[2]],
         "steps": watch.step,

@@ -21,8 +21,8 @@ from traindoctor.capture import taps
 from traindoctor.capture.budget import Governor
 from traindoctor.capture.examples import Examples
 from traindoctor.capture.hub import Patches, hub, silent
-from traindoctor.capture.rest import Rest
 from traindoctor.capture.ranks import rank_of_this_process
+from traindoctor.capture.rest import Rest
 from traindoctor.capture.taping import Taping
 from traindoctor.events import (
     BackwardBegin,
