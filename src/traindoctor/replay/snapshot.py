@@ -249,7 +249,8 @@ class Keeper:
                 snapshot.logs.append(log)
 
     def _breaks(self, log: StepLog) -> bool:
-        self.broken = self.broken or not math.isfinite(log.loss)
+        """From the first loss on that is not finite; a step whose loss was not seen says nothing."""
+        self.broken = self.broken or any(not math.isfinite(float(loss)) for loss in log.losses)
         return self.broken
 
     def _take(self, step: int, optimizer: torch.optim.Optimizer) -> Snapshot | None:
