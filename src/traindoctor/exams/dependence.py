@@ -6,20 +6,19 @@ that enter the loss are compared. A place that may not move and does not gives e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ends import Ends, find_ends
+from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
 from traindoctor.replay.ops import Op, Ref
 from traindoctor.replay.structure import VIEWS, Structure
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
-    from traindoctor.replay.sites import InputSite
     from traindoctor.replay.tape import StepTape
 
 # An unchanged replay must give the step's own loss; otherwise differences are noise (batch drawn anew).
@@ -108,56 +107,11 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
     return result
 
 
-def chosen_row(index: Tensor) -> tuple[int, int, int]:
-    """(row, begin, end): the row with most tokens before its constant tail (padding changes nothing, rightly)."""
-    lengths, begins = [], []
-    for line in index:
-        same = (line == line[-1]).flip(0).int()
-        tail = int(same.cumprod(0).sum())
-        head = int((line == line[0]).int().cumprod(0).sum())
-        lengths.append(len(line) - (tail if tail >= 3 else 0))
-        begins.append(head if head >= 3 and head < len(line) else 0)
-    spans = [length - begin for length, begin in zip(lengths, begins)]
-    row = max(range(len(spans)), key=spans.__getitem__)
-    if spans[row] < 2:
-        raise NotApplicable("every row is one repeated token")
-    return row, begins[row], lengths[row]
-
-
-def changed(index: Tensor, ends: Ends, row: int, places: Sequence[int]) -> Tensor:
-    """The index at the look-up with other tokens at these places, drawn from the batch's own."""
-    present = torch.unique(index)
-    new = index.clone()
-    for place in places:
-        old = int(index[row, place])
-        at = int((present == old).nonzero()[0])
-        new[row, place] = present[(at + 1 + place % max(1, len(present) - 1)) % len(present)]
-        if int(new[row, place]) == old:
-            new[row, place] = present[(at + 1) % len(present)]
-    if ends.layout is not None and ends.layout[0] == 0:
-        new = new.T
-    return new.to(ends.tokens.index.device)  # type: ignore[union-attr]
-
-
 def movement(tape: StepTape, ends: Ends, base: Tensor, index: Tensor) -> Tensor:
     """(N,) largest change of any score of the row."""
     other = tape.replay(indices=twins(tape, ends.tokens, index), want=(ends.loss.logits,))
     moved = ends.scores(other[ends.loss.logits]).float() - ends.scores(base).float()
     return moved.abs().amax(dim=1).cpu()
-
-
-def twins(tape: StepTape, site: InputSite, index: Tensor) -> dict[InputSite, Tensor]:
-    """All look-ups of the same tokens change together (two tables indexed by one text)."""
-    old = site.index
-    assert old is not None
-    return {
-        other: index
-        for other in tape.input_sites
-        if other.index is not None
-        and other.index.shape == old.shape
-        and other.op.segment == site.op.segment
-        and torch.equal(other.index, old)
-    }
 
 
 def by_region(grid: Tensor, counts: Tensor, row: int, middle: int, spread: float) -> dict[str, Any]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ends import find_ends
+from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
 from traindoctor.replay.ops import Op, Ref
 from traindoctor.replay.structure import Structure
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
 
 BY_SHAPE = frozenset({"layer_norm", "rms_norm"})
 BY_BATCH = frozenset({"batch_norm"})
@@ -21,7 +24,7 @@ BY_HAND = frozenset({"var", "std", "var_mean", "std_mean", "mean"})
 ROOTS = frozenset({"rsqrt", "sqrt"})
 
 
-@exam(name="normalisation", title="Axes of normalisation, growth of activations", cost=2)
+@exam(name="normalisation", title="Axes of normalisation, growth of activations", cost=4)
 def normalisation(patient: Patient) -> Mapping[str, Any]:
     """`norms`: each with the axes ('batch', 'time', 'feature') it runs over; `growth` of the residual stream."""
     tape = patient.tape
@@ -30,29 +33,24 @@ def normalisation(patient: Patient) -> Mapping[str, Any]:
     ends = [e for e in find_ends(tape, structure) if e.layout is not None]
     if not ends or ends[0].layout is None:
         raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
-    axis, rows, _ = ends[0].layout
-    length = ends[0].index.shape[axis]
     rms_by_hand = sum(mean_under_root(structure, op) is not None for op in tape.ops)
-    norms = []
-    for op in tape.needed([ends[0].loss.logits]):
-        mean = mean_under_root(structure, op)
-        op = mean or op
-        source = next((r for r in op.inputs if structure.of_data(r)), None)
-        if source is None or op.segment:
-            continue
-        dims = normalised_dims(op, len(structure.shape(source)), under_root=mean is not None)
-        if dims is None:
-            continue
-        shape = structure.shape(source)
-        norms.append(
-            {
-                "op": op.name,
-                "axes": sorted({meaning(shape, dim, rows, length) for dim in dims}),
-                "shape": list(shape),
-                "module": op.module,
-                "line": op.line,
-            }
-        )
+    found = [
+        (op, source, dims)
+        for op in tape.needed([ends[0].loss.logits])
+        if not op.segment and (hit := normalising(structure, op)) is not None
+        for op, source, dims in [hit]
+    ]
+    apart = separate_dims(tape, ends[0], [source for _, source, _ in found])
+    norms = [
+        {
+            "op": op.name,
+            "axes": sorted({apart[source].get(dim, "feature") for dim in dims}),
+            "shape": list(structure.shape(source)),
+            "module": op.module,
+            "line": op.line,
+        }
+        for op, source, dims in found
+    ]
     sums = [(op, op.outputs[0]) for op, _, _ in structure.additions if op.segment == 0]
     wanted = [ref for _, ref in sums if ref is not None]
     replay = tape.replay(want=wanted) if wanted else None
@@ -91,18 +89,51 @@ def normalised_dims(op: Op, ndim: int, *, under_root: bool) -> list[int] | None:
     return None
 
 
-def meaning(shape: tuple[int, ...], dim: int, rows: int, length: int) -> str:
-    """What a dimension is, where its size tells it apart from the others; '?' where it does not."""
-    size = shape[dim]
-    if list(shape).count(size) > 1 or (rows == length and size == rows):
-        if dim == len(shape) - 1:
-            return "feature"
-        return "?"
-    if size == rows:
-        return "batch"
-    if size == length:
-        return "time"
-    return "feature"
+def normalising(structure: Structure, op: Op) -> tuple[Op, Ref, list[int]] | None:
+    """(op, what it normalises, over which dimensions)."""
+    mean = mean_under_root(structure, op)
+    op = mean or op
+    source = next((r for r in op.inputs if structure.of_data(r)), None)
+    if source is None:
+        return None
+    dims = normalised_dims(op, len(structure.shape(source)), under_root=mean is not None)
+    return None if dims is None else (op, source, dims)
+
+
+def separate_dims(tape: StepTape, ends: Ends, sources: list[Ref]) -> dict[Ref, dict[int, str]]:
+    """Dimensions along which examples ('batch') or places ('time') still lie apart, found by changing one token.
+
+    A dimension is not told by its size: it is one along which only some entries move.
+    """
+    assert ends.layout is not None
+    axis, rows, _ = ends.layout
+    index = ends.index if axis == 1 else ends.index.T
+    row, begin, end = chosen_row(index)
+    place = (begin + end) // 2
+    tokens = changed(index, ends, row, [place])
+    before = tape.replay(want=sources)
+    after = tape.replay(indices=twins(tape, ends.tokens, tokens), want=sources)
+    return {ref: told_apart(before[ref], after[ref], row, rows) for ref in sources}
+
+
+def told_apart(before: Tensor, after: Tensor, row: int, rows: int) -> dict[int, str]:
+    """At most one dimension is the batch and one is time; of several candidates the most local is it."""
+    moved = (after.detach().float() - before.detach().float()).abs() > 0
+    found: dict[int, str] = {}
+    best = (1.0, -1)
+    for dim, size in enumerate(moved.shape):
+        others = [d for d in range(moved.ndim) if d != dim]
+        entries = (moved.any(tuple(others)) if others else moved).nonzero().flatten().tolist()
+        if not entries or len(entries) == size:
+            continue
+        if entries == [row] and size == rows and "batch" not in found.values():
+            found[dim] = "batch"
+        elif len(entries) == 1 or entries == list(range(entries[0], size)):
+            # One place, or (after a causal attention) it and all after it.
+            best = min(best, (len(entries) / size, dim))
+    if best[1] >= 0:
+        found[best[1]] = "time"
+    return found
 
 
 def mean_under_root(structure: Structure, op: Op) -> Op | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.dropout import without_dropout
-from traindoctor.replay.ends import Ends, find_ends
+from traindoctor.replay.ends import Ends, find_ends, twins
 from traindoctor.replay.structure import Structure
 
 if TYPE_CHECKING:
@@ -63,16 +63,8 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     for seed in range(PERMUTATIONS):
         order, fixed = permutation(index, seed)
         new = index.gather(1, order)
-        site = ends.tokens
-        assert site.index is not None
-        tokens = (new if axis == 1 else new.T).to(site.index.device)
-        same = {
-            other: tokens
-            for other in tape.input_sites
-            if other.index is not None
-            and other.index.shape == site.index.shape
-            and torch.equal(other.index, site.index)
-        }
+        tokens = new if axis == 1 else new.T
+        same = twins(tape, ends.tokens, tokens)
         got = ends.scores(tape.replay(indices=same, want=[ends.loss.logits])[ends.loss.logits])
         expected = base
         if places:

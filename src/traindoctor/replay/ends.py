@@ -5,6 +5,7 @@ Legend: N rows of scores that enter the loss, C classes, B rows of the batch, T 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from traindoctor.errors import ReplayError
 from traindoctor.replay.alignment import Alignment, align, layouts, looks_like_positions
 from traindoctor.replay.structure import Structure
 
@@ -121,3 +123,49 @@ def find_ends(tape: StepTape, structure: Structure | None = None) -> list[Ends]:
         return []
     first = found[0].loss.op.segment
     return [ends for ends in found if ends.loss.op.segment == first]
+
+
+def chosen_row(index: Tensor) -> tuple[int, int, int]:
+    """(row, begin, end): the row with most tokens before its constant tail (padding changes nothing, rightly)."""
+    lengths, begins = [], []
+    for line in index:
+        same = (line == line[-1]).flip(0).int()
+        tail = int(same.cumprod(0).sum())
+        head = int((line == line[0]).int().cumprod(0).sum())
+        lengths.append(len(line) - (tail if tail >= 3 else 0))
+        begins.append(head if head >= 3 and head < len(line) else 0)
+    spans = [length - begin for length, begin in zip(lengths, begins)]
+    row = max(range(len(spans)), key=spans.__getitem__)
+    if spans[row] < 2:
+        raise ReplayError("every row is one repeated token")
+    return row, begins[row], lengths[row]
+
+
+def changed(index: Tensor, ends: Ends, row: int, places: Sequence[int]) -> Tensor:
+    """The index at the look-up with other tokens at these places, drawn from the batch's own."""
+    present = torch.unique(index)
+    new = index.clone()
+    for place in places:
+        old = int(index[row, place])
+        at = int((present == old).nonzero()[0])
+        new[row, place] = present[(at + 1 + place % max(1, len(present) - 1)) % len(present)]
+        if int(new[row, place]) == old:
+            new[row, place] = present[(at + 1) % len(present)]
+    if ends.layout is not None and ends.layout[0] == 0:
+        new = new.T
+    return new
+
+
+def twins(tape: StepTape, site: InputSite, index: Tensor) -> dict[InputSite, Tensor]:
+    """All look-ups of the same tokens change together (two tables indexed by one text)."""
+    old = site.index
+    assert old is not None
+    index = index.to(old.device)
+    return {
+        other: index
+        for other in tape.input_sites
+        if other.index is not None
+        and other.index.shape == old.shape
+        and other.op.segment == site.op.segment
+        and torch.equal(other.index, old)
+    }
