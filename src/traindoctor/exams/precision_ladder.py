@@ -30,7 +30,7 @@ def precision_ladder(patient: Patient) -> Mapping[str, Any]:
     tape = patient.tape
     assert tape is not None
     exact = tape.replay(dtype=torch.float64, gradients=True)
-    loss = float(exact.loss)
+    loss = float(exact.loss.detach())
     reference = exact.gradients()
     if not math.isfinite(loss):
         raise ReplayError("the loss is not finite in float64 either")
@@ -60,7 +60,7 @@ def rung(
     try:
         replay = tape.replay(dtype=dtype, gradients=True)
         whole, layers = compare_all(replay.gradients(), reference)
-        value = float(replay.loss)
+        value = float(replay.loss.detach())
         overflow = None if math.isfinite(value) else first_overflow(tape, dtype)
     except ReplayError as reason:
         return {"refused": str(reason)}

@@ -260,7 +260,7 @@ class _Runner:
 
     def step(self, op: Op) -> None:
         call = op.users_function
-        if call is not None and (self.opaque or (self.gradients and call.escapes)) and call.outputs:
+        if call is not None and (self.opaque or call.escapes) and call.outputs:
             self.call_function(call)
             if all(ref in call.outputs for ref in op.outputs):
                 for ref in op.outputs:

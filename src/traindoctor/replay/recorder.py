@@ -47,6 +47,7 @@ from traindoctor.replay.ops import (
     Root,
     nbytes,
     op_name,
+    refs_in,
     replace,
     tensors_in,
 )
@@ -107,6 +108,8 @@ class Storage:
     """Some Ref that lies in it."""
     stranger: str | None = None
     """It has a gradient history that the tape does not know."""
+    foreign: FunctionCall | None = None
+    """A Function made it out of torch's sight: NumPy, a kernel of its own."""
 
 
 class StepRecorder(TorchFunctionMode):
@@ -144,6 +147,7 @@ class StepRecorder(TorchFunctionMode):
         self._given: dict[str, Tensor | None] = {}
         self._calls: list[tuple[Any, FunctionCall]] = []
         self._num_calls = 0
+        self._last_calls: dict[type, FunctionCall] = {}
 
     # -- the life of a recording ------------------------------------------------------------------
 
@@ -193,7 +197,8 @@ class StepRecorder(TorchFunctionMode):
         """The tape of the step. Call it when the step's gradients are complete and nothing is updated yet."""
         if self.failure is None and self._tape is None:
             try:
-                self._tape = self._build()
+                with quiet.quiet(), torch.no_grad():
+                    self._tape = self._build()
             except Exception as error:
                 self._fail(error)
         if self.failure is not None:
@@ -350,6 +355,7 @@ class StepRecorder(TorchFunctionMode):
                 written.append(ref)
         op.writes = tuple(dict.fromkeys(written))
         op.outputs = tuple(self._output(t, pending) for t in outputs)
+        op.number = len(self._ops)  # aliases of its arguments may have come before it
         self._ops.append(op)
 
     def _updated(self, target: Tensor) -> None:
@@ -399,7 +405,7 @@ class StepRecorder(TorchFunctionMode):
             raise ReplayError(
                 f"the step uses tensors without memory of their own: {error}"
             ) from error
-        stranger = None
+        stranger = foreign = None
         found = self._storages.get(memory._cdata)
         if found is not None:
             if not found.made and found.leaf is None and is_trainable_leaf(tensor):
@@ -408,12 +414,14 @@ class StepRecorder(TorchFunctionMode):
         if not made:
             if is_trainable_leaf(tensor):
                 hangs_on = PARAMETER
+            elif (foreign := self._maker(tensor)) is not None:
+                hangs_on, made = PARAMETER | DATA, True
             elif tensor.requires_grad and tensor.grad_fn is not None:
                 stranger = f"a tensor of shape {tuple(tensor.shape)} brings a gradient history from outside the taped step"
             elif not isinstance(tensor, torch.nn.Parameter) and not self.names.is_buffer(tensor):
                 hangs_on = DATA if nbytes(tensor) <= MAX_DATA_BYTES else 0
         storage = Storage(len(self._storages), StorageWeakRef(memory), hangs_on, made)
-        storage.stranger = stranger
+        storage.stranger, storage.foreign = stranger, foreign
         self._storages[memory._cdata] = storage
         return storage
 
@@ -441,6 +449,8 @@ class StepRecorder(TorchFunctionMode):
             return self._leave_function(tensor, known, user)
         if is_trainable_leaf(tensor) and not storage.made:
             return self._new_leaf(tensor, storage)
+        if storage.foreign is not None and storage.last is None:
+            return self._foreign_output(tensor, storage, storage.foreign)
         if storage.base is not None:
             return self._alias(tensor, storage, storage.base, user)
         if (
@@ -450,6 +460,36 @@ class StepRecorder(TorchFunctionMode):
         ):
             return self._alias(tensor, storage, storage.last, user)
         return self._constant(tensor, storage)
+
+    def _maker(self, tensor: Tensor) -> FunctionCall | None:
+        """The Function that made a tensor which no torch function has made."""
+        cls = getattr(type(tensor.grad_fn), "_forward_cls", None)
+        return self._last_calls.get(cls) if cls is not None else None
+
+    def _foreign_output(self, tensor: Tensor, storage: Storage, call: FunctionCall) -> Ref:
+        """Only the whole Function can make it again: it is replayed as one op."""
+        ref = self._new_ref(tensor, storage, call)
+        call.escapes.append("its result was made out of torch's sight")
+        call.differentiable = True
+        call.outputs[ref] = tensor.output_nr
+        inputs = tuple(dict.fromkeys(refs_in((call.args, call.kwargs))))
+        op = Op(
+            number=len(self._ops),
+            name=call.name,
+            func=_out_of_sight,
+            args=inputs,
+            kwargs={},
+            inputs=inputs,
+            outputs=(ref,),
+            hangs_on=storage.hangs_on,
+            function=call,
+            synthetic=True,
+            line=call.line,
+        )
+        self._place(op, None)
+        op.line = call.line
+        self._ops.append(op)
+        return ref
 
     def _new_leaf(self, tensor: Tensor, storage: Storage) -> Ref:
         name = self.names.of(tensor)
@@ -578,6 +618,7 @@ class StepRecorder(TorchFunctionMode):
                 if caller is not None:
                     call.line = frames.name_line(caller)
                 self._calls.append((frame, call))
+                self._last_calls[cls] = call
             parent = call
         return parent
 
@@ -715,6 +756,10 @@ def _world_size() -> int:
 def _same(tensor: Tensor) -> Tensor:
     """Another object for the same tensor."""
     return tensor
+
+
+def _out_of_sight(*tensors: Tensor) -> Tensor:
+    raise ReplayError("a Function computes out of torch's sight")
 
 
 def _version(tensor: Tensor) -> int:

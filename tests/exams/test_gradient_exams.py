@@ -1,0 +1,344 @@
+"""Exams of gradient and loss: each finds the fault it was made for and is silent on its healthy twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from traindoctor.exams.accumulation import accumulation
+from traindoctor.exams.finite_difference import finite_difference
+from traindoctor.exams.functions_alone import functions_alone
+from traindoctor.exams.gradient_flow import gradient_flow
+from traindoctor.exams.half_gradients import half_gradients
+from traindoctor.exams.loss_coefficient import loss_coefficient
+from traindoctor.exams.loss_input import loss_input
+from traindoctor.exams.precision_ladder import precision_ladder
+from traindoctor.exams.printed_loss import printed_loss
+from traindoctor.exams.tape_gradient import tape_gradient
+from traindoctor.replay.names import Names
+from traindoctor.replay.patient import Patient
+from traindoctor.replay.single import tape_step
+
+N, C, D = 12, 6, 5
+
+
+class Loss(torch.autograd.Function):
+    """Mean cross-entropy; `fault` plants an error into backward."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, fault: str) -> Tensor:
+        top = logits.max(-1, keepdim=True).values
+        total = torch.zeros(len(logits), dtype=logits.dtype)
+        for column in range(C):
+            total += (logits[:, column] - top[:, 0]).exp()
+        log_sum = top[:, 0] + total.log()
+        ctx.save_for_backward(logits, targets, log_sum)
+        ctx.fault = fault
+        return (log_sum - logits.gather(1, targets[:, None])[:, 0]).mean()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        logits, targets, log_sum = ctx.saved_tensors
+        found = (logits - log_sum[:, None]).exp()
+        found[torch.arange(N), targets] -= 1
+        found = found * grad / (1 if ctx.fault == "no mean" else N)
+        if ctx.fault == "tile":
+            found[:, 4:] = 0
+        return found, None, None
+
+
+class Reverse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return -0.3 * grad
+
+
+class Rounding(torch.autograd.Function):
+    """A straight-through estimator written as a Function."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+class Outside(torch.autograd.Function):
+    """Computes in NumPy, out of torch's sight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return torch.from_numpy(x.detach().numpy() ** 2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return ctx.factor * x * grad, None
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, C))
+
+
+@pytest.fixture
+def data() -> tuple[Tensor, Tensor]:
+    return torch.randn(N, D), torch.randint(C, (N,))
+
+
+def patient_of(model: nn.Module, *steps: Any) -> Patient:
+    """One tape per step; a step is a loss function or a list of them (micro-batches)."""
+    patient = Patient(names=Names(model), model=model)
+    for number, step in enumerate(steps):
+        patient.add_tape(tape_step(step, model, step=number))
+    return patient
+
+
+def perform(exam: Any, patient: Patient) -> dict[str, Any]:
+    result = exam(patient)
+    assert result.outcome == "done", result.reason
+    return dict(result.values)
+
+
+def by_function(model: nn.Module, data: tuple[Tensor, Tensor], fault: str) -> Patient:
+    x, y = data
+    return patient_of(model, lambda: Loss.apply(model(x), y, fault))
+
+
+def test_a_right_function_gives_the_replayed_gradient(model, data) -> None:
+    patient = by_function(model, data, "none")
+    found = perform(tape_gradient, patient)
+    assert found["difference"] < 1e-6
+    assert found["faithful"] == 0
+    (alone,) = perform(functions_alone, patient)["functions"]
+    assert alone["difference"] < 1e-6
+
+
+def test_a_wrong_function_is_named_with_its_factor(model, data) -> None:
+    patient = by_function(model, data, "no mean")
+    found = perform(tape_gradient, patient)
+    assert found["difference"] == pytest.approx(N - 1, rel=1e-3)
+    assert found["factor"] == pytest.approx(N, rel=1e-4)
+    (alone,) = perform(functions_alone, patient)["functions"]
+    assert (alone["name"], alone["test"]) == ("Loss", "tape")
+    assert alone["factor"] == pytest.approx(N, rel=1e-4)
+    assert alone["line"].startswith("test_gradient_exams.py:")
+
+
+def test_a_forgotten_tile_is_located(model, data) -> None:
+    (alone,) = perform(functions_alone, by_function(model, data, "tile"))["functions"]
+    assert alone["pattern"] == "zero from index 4 on along axis 1 of 6"
+
+
+def test_functions_that_change_gradients_on_purpose_are_known(model, data) -> None:
+    x, y = data
+    patient = patient_of(model, lambda: F.cross_entropy(Reverse.apply(model(x)), y))
+    (alone,) = perform(functions_alone, patient)["functions"]
+    assert alone["identity"]
+    assert alone["factor"] == pytest.approx(-0.3)
+    patient = patient_of(model, lambda: F.cross_entropy(Rounding.apply(10 * model(x)), y))
+    (alone,) = perform(functions_alone, patient)["functions"]
+    assert alone["surrogate"]
+
+
+@pytest.mark.parametrize(("factor", "right"), [(2.0, True), (2.2, False)])
+def test_a_function_outside_torch_is_tested_by_differences(model, data, factor, right) -> None:
+    x, _ = data
+    patient = patient_of(model, lambda: Outside.apply(model(x), factor).mean())
+    (alone,) = perform(functions_alone, patient)["functions"]
+    assert alone["test"] == "finite differences"
+    assert (alone["difference"] < 10 * alone["noise"]) == right
+    if not right:
+        assert alone["factor"] == pytest.approx(1.1, rel=1e-3)
+    # The whole gradient is that of the Function as one op: the tape does not accuse what it cannot see.
+    assert perform(tape_gradient, patient)["opaque"] == ["Outside"]
+
+
+def test_old_gradients_show_as_leftover(model, data) -> None:
+    x, y = data
+    patient = Patient(names=Names(model), model=model)
+    for step in range(2):
+        tape = tape_step(
+            lambda: F.cross_entropy(model(x), y), model, step=step, keep_gradients=True
+        )
+        patient.add_tape(tape)
+    first, second = perform(tape_gradient, patient)["steps"]
+    assert first["leftover"] == 0
+    assert second["leftover"] > 0.5
+    assert second["difference"] < 1e-5
+
+
+def test_the_printed_loss_is_the_optimised_one_or_not(model, data) -> None:
+    x, y = data
+    healthy = patient_of(model, lambda: F.cross_entropy(model(x), y))
+    assert perform(printed_loss, healthy)["cosine"] > 0.9999
+
+    def another() -> Tensor:
+        logits = model(x)
+        F.cross_entropy(logits, y)
+        return (logits - 1).square().mean()
+
+    # Scripts that print now and then: by step 20 a loss that nobody reads and nobody optimises is looked at.
+    patient = Patient(names=Names(model), model=model)
+    patient.add_tape(tape_step(another, model, step=20))
+    patient.tape.reads.clear()
+    found = perform(printed_loss, patient)
+    assert found["cosine"] < 0.9
+    assert not found["was_read"]
+
+
+def test_terms_printed_one_by_one_make_up_the_loss(model, data) -> None:
+    x, y = data
+
+    def compute() -> Tensor:
+        logits = model(x)
+        first, second = F.cross_entropy(logits, y), F.mse_loss(logits, torch.zeros_like(logits))
+        return first + 5 * second
+
+    tape = tape_step(compute, model)
+    terms = [op.outputs[0] for op in tape.ops if op.name in ("cross_entropy", "mse_loss")]
+    tape.reads[:] = [type(tape.reads[0])(ref, 0.0) for ref in terms]
+    patient = Patient(names=Names(model), model=model)
+    patient.add_tape(tape)
+    found = perform(printed_loss, patient)
+    assert found["best_single"] < 0.99
+    assert found["cosine"] > 0.9999
+
+
+@pytest.mark.parametrize(("divide", "expected"), [(1, 4.0), (4, 1.0)])
+def test_the_weight_of_the_loss_over_micro_batches(model, divide, expected) -> None:
+    def micro() -> Callable[[], Tensor]:
+        x, y = torch.randn(N, D), torch.randint(C, (N,))
+        return lambda: F.cross_entropy(model(x), y) / divide
+
+    patient = patient_of(model, [micro() for _ in range(4)])
+    found = perform(loss_coefficient, patient)
+    assert found["main"]["coefficient"] == pytest.approx(expected)
+    assert found["backwards"] == 4
+    spread = perform(accumulation, patient)
+    assert spread["sum"] == pytest.approx(expected)
+    assert spread["unevenness"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_sum_counts_its_targets(model, data) -> None:
+    x, y = data
+    y = y.clone()
+    y[:4] = -100
+    patient = patient_of(model, lambda: F.cross_entropy(model(x), y, reduction="sum"))
+    assert perform(loss_coefficient, patient)["main"]["coefficient"] == pytest.approx(N - 4)
+
+
+def test_a_cut_is_named_and_a_stop_gradient_is_not(data) -> None:
+    x, y = data
+    model = nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, C))
+    patient = patient_of(
+        model, lambda: F.cross_entropy(model[2](model[1](model[0](x)).detach()), y)
+    )
+    found = perform(gradient_flow, patient)
+    assert found["blocked"] == 2
+    assert found["names"] == ["0.weight", "0.bias"]
+    assert found["cuts"][0]["kind"] == "detach"
+    assert found["cuts"][0]["line"].startswith("test_gradient_exams.py:")
+
+    def one_path() -> Tensor:
+        h = model[0](x)
+        return F.cross_entropy(model[2](h), y) + (h - h.detach().mean()).square().mean()
+
+    assert perform(gradient_flow, patient_of(model, one_path))["blocked"] == 0
+
+
+def test_values_that_pass_through_an_argmax_are_seen(data) -> None:
+    x, y = data
+    model = nn.ModuleDict({"pick": nn.Linear(D, 4), "table": nn.Embedding(4, C)})
+
+    def compute() -> Tensor:
+        return F.cross_entropy(model["table"](model["pick"](x).argmax(-1)), y)
+
+    found = perform(gradient_flow, patient_of(model, compute))
+    assert set(found["names"]) <= {"pick.weight", "pick.bias"}
+    assert found["blocked"] >= 1
+    assert found["cuts"][0]["kind"] == "argmax"
+
+
+@pytest.mark.parametrize("softmax", [True, False])
+def test_probabilities_at_the_loss_are_seen(model, data, softmax: bool) -> None:
+    x, y = data
+
+    def compute() -> Tensor:
+        logits = model(x)
+        return F.cross_entropy(logits.softmax(-1) if softmax else logits, y)
+
+    (site,) = perform(loss_input, patient_of(model, compute, compute))["sites"]
+    assert site["probabilities"] == softmax
+    assert site["steps"] == 2
+    assert site["made_by"]["op"] == ("softmax" if softmax else "linear")
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_half_precision_and_its_losses(mixed: bool) -> None:
+    model = nn.Linear(D, C)
+    x = torch.randn(N, D)
+
+    def compute() -> Tensor:
+        h = model(x)
+        return ((h.half() * 1e-4).float() * 1e-4).mean() if mixed else h.square().mean()
+
+    found = perform(half_gradients, patient_of(model, compute))
+    assert ("float16" in found["dtypes"]) == mixed
+    assert found["gradient_lost"] == (1.0 if mixed else 0.0)
+
+
+def test_the_ladder_orders_precisions(model, data) -> None:
+    x, y = data
+    rungs = perform(precision_ladder, patient_of(model, lambda: F.cross_entropy(model(x), y)))[
+        "rungs"
+    ]
+    assert rungs["float32"]["gradient"] < 1e-5 < rungs["float16"]["gradient"]
+    assert rungs["float16"]["gradient"] < rungs["bfloat16"]["gradient"] < 0.2
+
+
+@pytest.mark.parametrize(("fault", "outcome"), [("none", "pass"), ("tile", "wrong")])
+def test_finite_differences_are_a_second_opinion(model, data, fault, outcome) -> None:
+    found = perform(finite_difference, by_function(model, data, fault))
+    assert (found["difference"] > 10 * found["noise"]) == (outcome == "wrong")
+    assert len(found["directions"]) >= 3
+
+
+def test_exams_leave_no_trace(model, data) -> None:
+    patient = by_function(model, data, "none")
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    kept = [(p.grad, p.detach().clone()) for p in model.parameters()]
+    random = torch.get_rng_state()
+    for exam in (
+        tape_gradient,
+        functions_alone,
+        printed_loss,
+        loss_coefficient,
+        gradient_flow,
+        loss_input,
+    ):
+        exam(patient)
+    assert torch.equal(random, torch.get_rng_state())
+    for parameter, (gradient, value) in zip(model.parameters(), kept):
+        assert parameter.grad is gradient
+        assert bool((gradient == 1).all())
+        assert torch.equal(parameter, value)
