@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from traindoctor.capture.watch import Watch
     from traindoctor.report.html import Notebook
 
-# The budget's credit of so many seconds is given in advance: at 2 % two seconds, so that what is wrong from
+# The budget's credit of so many seconds is given in advance: at 2 % 1.2 seconds, so that what is wrong from
 # the first step is proven within the first steps. It is paid back: no more is spent until it is earned.
-CREDIT_SECONDS = 100.0
+CREDIT_SECONDS = 60.0
 # Completed steps at which the record is looked at; then each 1.6 times the last.
 LOOKS = (1, 2, 3, 5, 8, 13, 20, 30, 50, 80)
 LOOK_GROWTH = 1.6

@@ -99,7 +99,9 @@ class Coverage:
     def _watch_weights(self) -> None:
         parameters = [p for _, p in self.trees.parameters() if p.requires_grad]
         values = [p.detach().flatten()[:WATCHED_VALUES].clone() for p in parameters]
-        if self._first_values is None:
+        if not parameters:
+            pass  # a script without modules: nothing is known of its weights
+        elif self._first_values is None:
             self._first_values = values
         elif len(values) == len(self._first_values):
             pairs = zip(values, self._first_values)
