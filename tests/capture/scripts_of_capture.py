@@ -246,31 +246,25 @@ class Ended:
     err: str
 
 
-def run_python(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> Ended:
+def run_python(
+    folder: Path,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    timeout: float = 240,
+) -> Ended:
     """`python arguments...` in a folder, one thread, whatever the outcome."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=timeout,
         env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
     )
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def watched(folder: Path, script: str, *arguments: str, options: tuple[str, ...] = ()) -> Ended:
+def watched(folder: Path, script: str, *arguments: str, timeout: float = 240) -> Ended:
     """The same script under `traindoctor run`, recorded in `folder/run`."""
-    return run_python(
-        folder,
-        "-m",
-        "traindoctor",
-        "run",
-        "--out",
-        "run",
-        "--after",
-        "0",
-        *options,
-        script,
-        *arguments,
-    )
+    ours = ("-m", "traindoctor", "run", "--out", "run", "--after", "0")
+    return run_python(folder, *ours, script, *arguments, timeout=timeout)

@@ -67,7 +67,7 @@ class Later:
         import torch
 
         numbers = numbers.detach()
-        if numbers.device.type != "cuda":
+        if not numbers.is_cuda:
             write(numbers.double().cpu())
             return
         host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traindoctor.events import Event, ForwardBegin, LossCalled, TokensEmbedded
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.samples import HostCopy, dense_arguments, host_copy, thinned
+from traindoctor.replay.samples import PATIENCE, HostCopy, dense_arguments, host_copy, thinned
 
 # Row hashes remembered to say whether a row is new: 8 bytes each.
 MOST_REMEMBERED = 200_000
@@ -63,7 +63,8 @@ class Batches:
         self._inputs, self._arguments, self._targets = [], [], []
         while self._waiting:
             at, inputs, arguments, targets = self._waiting[0]
-            if at == step and any(copy.late for copy in (*inputs, *arguments)):
+            late = any(copy.late for copy in (*inputs, *arguments, *targets))
+            if late and step - at < PATIENCE:
                 return
             self._waiting.pop(0)
             self._write(at, record, inputs, arguments, targets)

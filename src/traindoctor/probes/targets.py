@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from traindoctor.events import Event, LossCalled
-from traindoctor.probes.base import Cost
+from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Targets:
     def __init__(self) -> None:
         self._train: list[tuple[Tensor, Tensor, int]] = []  # (nll summed, valid, total)
         self._eval: list[tuple[Tensor, Tensor, int]] = []
-        self._waiting: list[tuple[int, list[tuple[str, Tensor]]]] = []
+        self._later = Later()
         self._facts: dict[str, object] | None = None
         self._told = False
 
@@ -67,14 +67,14 @@ class Targets:
                 pending.append(("target.valid", valid))
                 record.scalar("target.total", step, float(sum(e[2] for e in entries)))
         self._train, self._eval = [], []
-        if pending:
-            self._waiting.append((step, pending))
-        while self._waiting and (
-            self._waiting[0][0] < step or not self._waiting[0][1][0][1].is_cuda
-        ):
-            at, values = self._waiting.pop(0)
-            for series, value in values:
-                record.scalar(series, at, float(value))
+        for series, value in pending:
+            self._later.put(
+                step, value, lambda number, name=series: record.scalar(name, step, float(number))
+            )
+        self._later.collect(step)
+
+    def finish(self, record: RecordWriter) -> None:
+        self._later.collect()
 
 
 def sum_all(parts: list[Tensor]) -> Tensor:

@@ -30,6 +30,8 @@ BINARY_LOSSES = frozenset({"binary_cross_entropy_with_logits", "binary_cross_ent
 MOST_PER_ROW = 256
 # A step of many micro-batches is described by its first ones.
 MOST_SAMPLES = 16
+# A GPU may be a few steps behind the script: its copies are waited for only when they are so many steps old.
+PATIENCE = 8
 
 
 class HostCopy:
@@ -55,8 +57,8 @@ class HostCopy:
 
     @property
     def late(self) -> bool:
-        """Whether reading now could make the run wait."""
-        return self._event is not None
+        """Whether reading now would make the run wait."""
+        return self._event is not None and not self._event.query()
 
     def read(self) -> NDArray[Any]:
         if self._event is not None:
@@ -161,7 +163,7 @@ class Samples:
         ready = [
             (at, samples)
             for at, samples in self._waiting
-            if at < step or not any(s.target.late for s in samples)
+            if step - at >= PATIENCE or not any(s.target.late for s in samples)
         ]
         self._waiting = [entry for entry in self._waiting if entry not in ready]
         return ready
