@@ -56,6 +56,7 @@ def init_scale(patient: Patient) -> Mapping[str, Any]:
         else []
     )
     values["score_std"] = max(stds, default=None)
+    values["frozen"] = frozen_matrices(tape)
     scales = sorted(values["weights"].values())
     values["weight_scale"] = scales[len(scales) // 2] if scales else None
     values["largest_scale"] = scales[-1] if scales else None
@@ -102,3 +103,14 @@ def weight_scales(tape: StepTape) -> dict[str, float]:
             if rms > 0:
                 found[name] = rms * math.sqrt(value.shape[1])
     return found
+
+
+def frozen_matrices(tape: StepTape) -> int:
+    """Products with a matrix that does not train: small adapters beside a large frozen model are meant so."""
+    found = set()
+    for op in tape.ops:
+        if op.name == "linear":
+            weight = op.kwargs.get("weight", op.args[1] if len(op.args) > 1 else None)
+            if weight in tape.constants:
+                found.add(weight)
+    return len(found)

@@ -35,17 +35,20 @@ class Modes:
         self._modules: weakref.WeakKeyDictionary[torch.nn.Module, list[weakref.ref]] = (
             weakref.WeakKeyDictionary()
         )
+        self._trained: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._training: float | None = None
         self._evaluating: float | None = None
 
     def on(self, event: Event, *, due: bool) -> None:
         if not isinstance(event, ForwardBegin):
             return
-        if event.wants_grad and self._training is None:
-            self._training = self._share(event.module)
-        elif not event.wants_grad and self._evaluating is None:
-            if any(True for _ in event.module.parameters()):
-                self._evaluating = self._share(event.module)
+        if event.wants_grad:
+            self._trained.add(event.module)
+            if self._training is None:
+                self._training = self._share(event.module)
+        elif self._evaluating is None and event.module in self._trained:
+            # A teacher or a moving average of the model is another module, and its own affair.
+            self._evaluating = self._share(event.module)
 
     def _share(self, module: torch.nn.Module) -> float | None:
         known = self._modules.get(module)

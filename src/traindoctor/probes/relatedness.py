@@ -47,6 +47,7 @@ class Relatedness:
         self._y: list[Features] = []
         self._rows = 0
         self._asked = 0
+        self._known: set[int] = set()
         self._first_label: dict[bytes, int] = {}
         self._labels: Counter[int] = Counter()
         self._repeats = self._agreeing = 0
@@ -80,10 +81,17 @@ class Relatedness:
         y = target_features(sample, len(x)) if x is not None else None
         if x is None or y is None or (self._x and self._x[0].shape[1] != x.shape[1]):
             return
-        self._x.append(x)
-        self._y.append(y)
-        self._rows += len(x)
         self._count_repeats(sample)
+        # An example that comes again in a later epoch, label and all, is no second witness.
+        fresh = []
+        for number, row in enumerate(x):
+            key = hash(row.tobytes())
+            if key not in self._known:
+                self._known.add(key)
+                fresh.append(number)
+        self._x.append(x[fresh])
+        self._y.append(y[fresh])
+        self._rows += len(fresh)
 
     def _count_repeats(self, sample: Sample) -> None:
         """Equal inputs that come again, and whether they bring the same label."""

@@ -28,6 +28,11 @@ def test_fires_when_the_held_out_loss_is_taken_in_training_mode() -> None:
     assert found.status == "likely"
 
 
+def test_fires_on_rare_evaluations_that_take_no_loss() -> None:
+    series = {"mode.training": [1.0] * 40, "mode.eval_training": [1.0] * 4}
+    assert isinstance(wrong_train_eval_mode(make_record(series)), Finding)
+
+
 def test_silent_on_sound_runs_frozen_parts_and_sampling() -> None:
     sound = {"mode.training": [1.0] * 10, "mode.eval_training": [0.0] * 10, "loss.eval": [2.0] * 10}
     assert isinstance(wrong_train_eval_mode(make_record(sound)), Clear)

@@ -3,10 +3,13 @@ from __future__ import annotations
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record
 
-# Healthy: weights 0.11-1.0 of 1/sqrt(fan in), scores 0.05 and more.
-WEIGHTS, SCORES = 0.03, 0.01
-# A start that is too small costs steps: the loss hardly moves for so many.
-STEPS, MOVED = 20, 0.03
+# Healthy: weights 0.11-1.0 of 1/sqrt(fan in), scores 0.05 and more. Ten times less silences a stack by itself.
+WEIGHTS, SCORES, SILENT = 0.03, 0.01, 0.01
+STEPS = 20
+# A run that gets this far below the frequencies of targets learns in spite of its start.
+LEARNS = 0.4
+# Between the two limits the loss decides: it hardly moves.
+MOVED = 0.03
 
 
 @check(
@@ -34,7 +37,11 @@ def init_too_small(record: Record) -> Outcome | None:
     scale, spread = result.values.get("weight_scale"), result.values.get("logits_std")
     if scale is None or spread is None:
         return init_too_small.not_judged("the first scores or weights could not be read")
-    if scale > WEIGHTS or spread > SCORES:
+    if result.values.get("frozen"):
+        return init_too_small.clear(
+            "most of the model is frozen: what trains beside it starts small on purpose"
+        )
+    if scale > WEIGHTS or (scale > SILENT and spread > SCORES):
         return init_too_small.clear(
             f"weights start at {scale:.2g}/sqrt(inputs), scores at {spread:.2g}"
         )
@@ -42,8 +49,10 @@ def init_too_small(record: Record) -> Outcome | None:
     if len(loss) < STEPS:
         return init_too_small.not_judged("the loss is not finite")
     fallen = 1 - loss.values[: 2 * STEPS][-5:].mean() / loss.values[0]
-    if fallen > MOVED:
+    if scale > SILENT and fallen > MOVED:
         return init_too_small.clear(f"the loss fell by {fallen:.0%} in the first steps")
+    if loss.tail(5).median() < LEARNS * loss.values[0]:
+        return init_too_small.clear("the run learns in spite of its start")
     return init_too_small.finding(
         evidence("RMS of a weight times sqrt(inputs), median", scale, 0.6, noise=0.1, step=0),
         evidence("spread of the scores", spread, 0.5, noise=0.1, step=0),

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record
 
 # The loss stands still: the last quarter is within this of the quarter before, relative.
-STILL, STEPS = 0.01, 80
+STILL, STEPS = 0.05, 40
+# Larger models than this are not small for what one machine reads in a short run.
+SMALL = 30_000
 # What a count model of two tokens reaches, a transformer that has room passes.
 ROOM = 0.1
 # The reference has the same batches and the same number of steps.
@@ -35,13 +39,16 @@ def model_too_small(record: Record) -> Outcome | None:
     loss = record["loss.token"].finite()
     if len(loss) < STEPS:
         return model_too_small.not_judged("the loss is not finite")
+    size = parameters(record)
+    if size is not None and size > SMALL:
+        return model_too_small.clear(f"the model has {size:,} parameters")
     quarter = len(loss) // 4
     last, before = (
         float(np.mean(loss.values[-quarter:])),
         float(np.mean(loss.values[-2 * quarter : -quarter])),
     )
     if before - last > STILL * abs(before):
-        return model_too_small.clear("the loss is still falling")
+        return model_too_small.clear("the loss falls well")
     rung = record.get("ladder.bigram") or record.get("ladder.unigram")
     if rung is not None and len(rung) and last < rung.tail(quarter).median() + ROOM:
         return model_too_small.clear("the loss is below what counts of tokens reach")
@@ -64,3 +71,10 @@ def model_too_small(record: Record) -> Outcome | None:
         grade="experiment",
         status="likely",
     )
+
+
+def parameters(record: Record) -> int | None:
+    rows = record.fact("model.parameters")
+    if not isinstance(rows, list) or not rows:
+        return None
+    return sum(math.prod(row["shape"]) for row in rows if isinstance(row, dict) and "shape" in row)

@@ -5,6 +5,8 @@ from traindoctor.record import Record
 
 # Modes are all or nothing in sound runs; a frozen part in evaluation mode leaves the rest training.
 HALF = 0.5
+# Passes without gradient at no more than this share of the steps are evaluations.
+RARE = 0.2
 # So many steps in a row are no evaluation in between.
 IN_A_ROW = 5
 
@@ -28,7 +30,7 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
     `model.train()` at the start of each training phase, also after an evaluation; `model.eval()` before it.
     ## When it stays silent
     Models without dropout and BatchNorm; parts that are frozen in evaluation mode on purpose; passes without
-    gradient that take no loss (sampling, teachers).
+    gradient at most steps (sampling, pseudo-labels), and those of other models (teachers).
     """
     training = record["mode.training"]
     off = training.values < HALF
@@ -47,18 +49,19 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
             + (" since an evaluation" if first else ""),
         )
     evaluating, held = record.get("mode.eval_training"), record.get("loss.eval")
-    if evaluating is not None and held is not None and len(held):
-        at = [v for step, v in evaluating if held.at(step) is not None]
-        if at and min(at) > HALF:
+    if evaluating is not None and len(evaluating) and min(evaluating.values) > HALF:
+        # Evaluations are rare; passes without gradient at most steps are part of the method.
+        rare = len(evaluating) <= RARE * len(training)
+        if rare or (held is not None and len(held)):
             return wrong_train_eval_mode.finding(
                 evidence(
                     "share of modules in training mode while evaluating",
-                    min(at),
+                    float(min(evaluating.values)),
                     0.0,
                     step=int(evaluating.steps[0]),
                 ),
-                evidence("evaluations", len(at)),
+                evidence("evaluations", len(evaluating)),
                 grade="statistic",
-                summary="The held-out loss is measured in training mode",
+                summary="The model is evaluated in training mode",
             )
     return wrong_train_eval_mode.clear("modes are as they should be")
