@@ -62,15 +62,28 @@ def _terms(x_t, m, S):
 
 
 @triton.jit
-def _gradient_terms(x_t, m, S):
-    """(factor, p_t, p_t - 1, log of the sum) like `_terms`, without the loss's logarithms; float64."""
-    lead = x_t.to(tl.float64) - m.to(tl.float64)
-    lead = tl.where(x_t == float("inf"), float("nan"), lead)
-    S = S.to(tl.float64)
+def _gradient_terms(x_t, m, S, ACCURATE: tl.constexpr):
+    """(factor, p_t, p_t - 1, log of the sum) like `_terms`, without the loss's logarithms.
+
+    float64 if ACCURATE. Else float32 with the lead in two parts: every thread of a program does this
+    arithmetic while the row waits, and a gradient of 8 or 11 bits does not need more.
+    """
+    if ACCURATE:
+        lead = x_t.to(tl.float64) - m.to(tl.float64)
+        S = S.to(tl.float64)
+        shrink = tl.exp(-tl.abs(lead))
+    else:
+        lead = x_t - m
+        S = S.to(tl.float32)
+        back = lead - x_t
+        rest = (x_t - (lead - back)) - (m + back)  # what the subtraction lost
+        rest = tl.where(tl.abs(lead) < float("inf"), rest, 0.0)
+        shrink = _exp(-tl.abs(lead), True) * (1.0 - tl.where(lead >= 0, rest, -rest))
     leads = lead >= 0
-    shrink = tl.exp(-tl.abs(lead))
     others = tl.where(leads, S * shrink, S)
     at_target = tl.where(leads, 1.0, shrink)
+    # inf - inf is NaN in torch's softmax; here the target's inf would look like a perfect row
+    at_target = tl.where(x_t == float("inf"), float("nan"), at_target)
     total = others + at_target
     inverse = 1.0 / total
     factor = tl.where(leads, shrink, 1.0) * inverse
@@ -187,7 +200,7 @@ def small_rows(
         if MEAN:
             weight /= tl.load(num_valid)
     if WRITE:
-        factor, p_t, gradient_t, lse = _gradient_terms(x_t, m, S)
+        factor, p_t, gradient_t, lse = _gradient_terms(x_t, m, S, ACCURATE)
         if Z:
             pull = 1.0 + 2.0 * z_loss * lse
             gradient_t += (pull - 1.0) * p_t
@@ -218,7 +231,17 @@ def small_rows(
 
 
 @triton.jit
-def _exchange(m, S, part, row, pairs, arrivals, PARTS: tl.constexpr, PARTS_BLOCK: tl.constexpr):
+def _exchange(
+    m,
+    S,
+    part,
+    row,
+    pairs,
+    arrivals,
+    PARTS: tl.constexpr,
+    PARTS_BLOCK: tl.constexpr,
+    ACCURATE: tl.constexpr,
+):
     """Maximum and sum of a whole row from its parts' own; every part waits for all of them.
 
     Parts of a row are neighbours in the grid and programs start in the order of the grid, so only the
@@ -236,9 +259,12 @@ def _exchange(m, S, part, row, pairs, arrivals, PARTS: tl.constexpr, PARTS_BLOCK
     maxima = tl.load(others, mask=index < PARTS, other=float("-inf"), cache_modifier=".cg")
     sums = tl.load(others + 1, mask=index < PARTS, other=0.0, cache_modifier=".cg")
     top = tl.max(maxima, 0)
-    # float64: at most 64 terms, and each carries a whole part of the row
-    rescaled = sums.to(tl.float64) * tl.exp((maxima - top).to(tl.float64))
-    return top, tl.sum(tl.where(sums == 0.0, 0.0, rescaled), 0)
+    if ACCURATE:
+        # at most 64 terms, and each carries a whole part of the row
+        rescaled = sums.to(tl.float64) * tl.exp((maxima - top).to(tl.float64))
+    else:
+        rescaled = sums * _exp(maxima - top, True)
+    return top, tl.sum(tl.where(sums == 0.0, 0.0, rescaled), 0).to(tl.float64)
 
 
 @triton.jit
@@ -376,7 +402,7 @@ def long_row(
         m = own
         S = S.to(tl.float64)
         if PARTS > 1:
-            m, S = _exchange(own, S, part, row, pairs, arrivals, PARTS, PARTS_BLOCK)
+            m, S = _exchange(own, S, part, row, pairs, arrivals, PARTS, PARTS_BLOCK, ACCURATE)
         m = tl.where(m == float("-inf"), x_t, m)
         mean = about / V
         if part == 0:
@@ -388,7 +414,7 @@ def long_row(
             mean += tl.where(part == 0, x_0.to(tl.float64), 0.0)
             tl.store(numbers + 3 * N + row * PARTS + part, mean)
         if WRITE:
-            factor, p_t, gradient_t, lse = _gradient_terms(x_t, m, S)
+            factor, p_t, gradient_t, lse = _gradient_terms(x_t, m, S, ACCURATE)
             if Z:
                 pull = 1.0 + 2.0 * z_loss * lse
                 gradient_t += (pull - 1.0) * p_t
@@ -402,7 +428,10 @@ def long_row(
             if PARTS > 1:
                 # the part's own exponentials are about its own maximum
                 to_top = tl.where(own == float("-inf"), 0.0, own - m)
-                own_factor *= tl.exp(to_top.to(tl.float64))
+                if ACCURATE:
+                    own_factor *= tl.exp(to_top.to(tl.float64))
+                else:
+                    own_factor *= _exp(to_top, True)
             own_factor = own_factor.to(tl.float32)
             factor = factor.to(tl.float32)
             edge_g = edge_e * own_factor - from_each

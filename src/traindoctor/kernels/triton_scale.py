@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from traindoctor.kernels.launch import launch
+
 BLOCK = 4096
 # Enough programs to fill any GPU; each walks over its share.
 PROGRAMS = 2048
@@ -25,5 +27,6 @@ def scale_(gradient: Tensor, factor: Tensor) -> Tensor:
     """gradient *= factor in place. Gaps between rows of a strided gradient are scaled with it."""
     span = 1 + sum((n - 1) * step for n, step in zip(gradient.shape, gradient.stride()))
     if gradient.numel():
-        _scale[(min(PROGRAMS, triton.cdiv(span, BLOCK)),)](gradient, factor, span, BLOCK=BLOCK)
+        programs = min(PROGRAMS, -(-span // BLOCK))
+        launch(_scale, programs, (gradient, factor), (span,), (BLOCK,), num_warps=4)
     return gradient
