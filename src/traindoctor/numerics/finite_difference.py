@@ -24,6 +24,8 @@ SILENT_STEPS = {
     torch.float64: (1e-11, 2e-11, 3e-11, 5e-11, 7e-11),
     torch.float32: (1e-6, 2e-6, 3e-6, 5e-6, 7e-6),
 }
+# A quotient this sure (relative) need not be made surer.
+ENOUGH = {torch.float64: 1e-8, torch.float32: 1e-4}
 NUM_DIRECTIONS = 4
 # An error is one when it is this many times what the quotient itself is uncertain by ...
 SURE = 8.0
@@ -61,6 +63,8 @@ def derivative(phi: Callable[[float], float], scale: float, dtype: torch.dtype) 
         previous = value
         if math.isfinite(value) and error < best.error:
             best = Quotient(value, error)
+        if best.error < ENOUGH[dtype] * abs(best.value):
+            break
     return best
 
 

@@ -13,7 +13,7 @@ from traindoctor.numerics.finite_difference import directional_test
 # Slabs an axis is cut into for the first look; the border of a wrong region is then found by halving.
 SLABS = 16
 # So many entries are tested one by one where no slab tells.
-ENTRIES = 48
+ENTRIES = 20
 
 
 def locate(

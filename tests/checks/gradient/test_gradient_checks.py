@@ -1,0 +1,176 @@
+"""Checks of the gradient family (without clipping) on records written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.gradient import (
+    backward_incorrect,
+    gradient_not_flowing,
+    gradients_exploding,
+    gradients_vanishing,
+    missing_zero_grad,
+)
+from traindoctor.record import Record, make_record
+
+
+def test_old_gradients_on_every_step() -> None:
+    found = missing_zero_grad(make_record({"grad.leftover_norm": [0.0] + [2.0] * 9}))
+    assert isinstance(found, Finding)
+    assert (found.status, found.since_step) == ("confirmed", 1)
+
+
+def test_accumulation_and_a_resumed_start_are_silent() -> None:
+    clean = make_record({"grad.leftover_norm": [0.0] * 20, "backward.calls": [4] * 20})
+    assert isinstance(missing_zero_grad(clean), Clear)
+    assert isinstance(
+        missing_zero_grad(make_record({"grad.leftover_norm": [3.0] + [0.0] * 9})), Clear
+    )
+
+
+def test_tapes_stand_in_for_a_series_that_is_too_short() -> None:
+    steps = [{"step": step, "leftover": 0.0 if step == 0 else 1.9} for step in range(3)]
+    record = make_record({"grad.leftover_norm": [0.0]}, exams={"tape_gradient": {"steps": steps}})
+    assert isinstance(missing_zero_grad(record), Finding)
+    asked = missing_zero_grad(make_record())
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "tape_gradient"
+
+
+def test_two_optimizers_make_it_a_possibility() -> None:
+    record = make_record(
+        {"grad.leftover_norm": [0.0] + [2.0] * 9},
+        facts={"optimizer.groups": [{"class": "Adam", "groups": []}] * 2},
+    )
+    found = missing_zero_grad(record)
+    assert isinstance(found, Finding)
+    assert found.status == "possible"
+
+
+def gradients(
+    difference: float, functions: list[dict[str, Any]] | None = None, **more: Any
+) -> Record:
+    values = {
+        "step": 0,
+        "difference": difference,
+        "whole": difference,
+        "noise": 1e-6,
+        "opaque": [],
+        "hooked": [],
+        "world_size": 1,
+        "worst": [{"name": "head.weight", "pattern": "constant factor 768"}],
+        **more,
+    }
+    exams: dict[str, Any] = {"tape_gradient": values}
+    if functions is not None:
+        exams["functions_alone"] = {"functions": functions}
+    return make_record(exams=exams)
+
+
+def function(difference: float, **more: Any) -> dict[str, Any]:
+    return {
+        "name": "FusedLoss",
+        "line": "train.py:84",
+        "test": "tape",
+        "difference": difference,
+        "noise": 1e-6,
+        "factor": 768.0,
+        "pattern": "constant factor 768",
+        "identity": False,
+        "surrogate": False,
+        **more,
+    }
+
+
+def test_the_guilty_function_is_named_with_factor_and_line() -> None:
+    found = backward_incorrect(gradients(767.0, [function(1e-8, name="Right"), function(767.0)]))
+    assert isinstance(found, Finding)
+    assert (found.where, found.line, found.status) == ("FusedLoss", "train.py:84", "confirmed")
+    assert any(item.value == 768.0 for item in found.evidence)
+
+
+def test_a_right_gradient_clears_and_a_wrong_one_asks_for_its_functions() -> None:
+    assert isinstance(backward_incorrect(gradients(0.0)), Clear)
+    assert isinstance(backward_incorrect(gradients(9e-7)), Clear)
+    asked = backward_incorrect(gradients(0.2))
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "functions_alone"
+
+
+def test_gradients_changed_on_purpose_are_no_fault() -> None:
+    reverse = function(1.3, identity=True, factor=-0.3, pattern="constant factor -0.3")
+    found = backward_incorrect(gradients(1.3, [reverse]))
+    assert isinstance(found, Finding)
+    assert found.status == "possible"
+    straight_through = function(float("inf"), surrogate=True)
+    assert isinstance(backward_incorrect(gradients(1.0, [straight_through])), Clear)
+    assert isinstance(backward_incorrect(gradients(0.5, [], hooked=["a.weight"])), NotJudged)
+    assert isinstance(backward_incorrect(gradients(0.5, [], world_size=2)), NotJudged)
+
+
+def test_noise_of_low_precision_is_no_error() -> None:
+    assert isinstance(backward_incorrect(gradients(0.02, noise=0.06)), Clear)
+
+
+def flow(blocked: int, share: float = 0.7, trainable: int = 40) -> Record:
+    cut = {"kind": "detach", "line": "train.py:54", "module": "", "parameters": blocked}
+    return make_record(
+        exams={
+            "gradient_flow": {
+                "trainable": trainable,
+                "silent": blocked,
+                "blocked": blocked,
+                "names": ["token.weight"],
+                "cuts": [cut] if blocked else [],
+                "escapes": [],
+                "share_of_gradient": share if blocked else 0.0,
+            }
+        }
+    )
+
+
+def test_a_cut_is_named_with_its_line() -> None:
+    found = gradient_not_flowing(flow(26))
+    assert isinstance(found, Finding)
+    assert (found.line, found.where, found.status) == ("train.py:54", "token.weight", "confirmed")
+    assert isinstance(gradient_not_flowing(flow(0)), Clear)
+
+
+def test_one_scale_held_fixed_is_only_possible() -> None:
+    found = gradient_not_flowing(flow(1, share=0.01))
+    assert isinstance(found, Finding)
+    assert found.status == "possible"
+
+
+def test_norms_that_grow_without_bound() -> None:
+    found = gradients_exploding(
+        make_record({"grad.norm": [1.0] * 10 + [10.0**k for k in range(1, 9)]})
+    )
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+
+
+def test_spikes_and_slow_growth_are_silent() -> None:
+    assert isinstance(
+        gradients_exploding(make_record({"grad.norm": [1.0] * 40 + [5e3] + [1.0] * 40})), Clear
+    )
+    assert isinstance(
+        gradients_exploding(make_record({"grad.norm": [1.0 + k for k in range(50)]})), Clear
+    )
+
+
+def stack(ratio: float, losses: list[float]) -> Record:
+    columns = {f"blocks.{k}.weight": [ratio ** (1 - k / 5)] * 3 for k in range(6)}
+    return make_record({"loss.root": losses}, layers={"grad.rms": columns})
+
+
+def test_a_gradient_that_fades_towards_the_input() -> None:
+    flat, falling = [4.0] * 30, [4.0 - 0.1 * k for k in range(30)]
+    found = gradients_vanishing(stack(1e-7, flat))
+    assert isinstance(found, Finding)
+    assert found.where == "blocks.*.weight"
+    assert isinstance(gradients_vanishing(stack(1e-7, falling)), Clear)
+    assert isinstance(gradients_vanishing(stack(0.1, flat)), Clear)
+    alone = make_record(layers={"grad.rms": {"head.weight": [1.0]}})
+    assert isinstance(gradients_vanishing(alone), NotJudged)

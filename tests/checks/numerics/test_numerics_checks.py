@@ -1,0 +1,121 @@
+"""Checks of the numerics family on records written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.numerics import (
+    fp16_overflow,
+    fp16_underflow,
+    low_precision_updates_lost,
+    nan_from_op,
+)
+from traindoctor.record import Record, make_record
+
+NAN = float("nan")
+BROKEN = [4.0, 3.9, 3.8, 3.7, NAN]
+
+
+def broke(op: str = "div", dtype: str = "float32", **more: Any) -> Record:
+    values = {
+        "op": op,
+        "line": "train.py:40",
+        "library_line": None,
+        "module": "encoder",
+        "phase": "forward",
+        "dtype": dtype,
+        "inputs": [{"shape": [8], "min": 0.0, "max": 2.4, "smallest": 0.0, "infinite": 0}],
+        "count": 32,
+        "step": 4,
+        "chain": ["std"],
+        "largest_weight": 1.0,
+        "largest_weight_at_start": 1.0,
+        **more,
+    }
+    return make_record({"loss.root": BROKEN}, exams={"first_nonfinite": values})
+
+
+def test_the_op_is_the_cause_with_calm_weights() -> None:
+    found = nan_from_op(broke())
+    assert isinstance(found, Finding)
+    assert (found.line, found.where, found.since_step) == ("train.py:40", "encoder", 4)
+
+
+def test_what_had_blown_up_before_is_no_op() -> None:
+    assert isinstance(nan_from_op(broke(largest_weight=3e4)), Clear)
+    values = {**broke().exam("first_nonfinite").values}
+    runaway = make_record(
+        {"loss.root": [4.0, 5e3, 1.6e8, 1e14, NAN]}, exams={"first_nonfinite": values}
+    )
+    assert isinstance(nan_from_op(runaway), Clear)
+    assert isinstance(nan_from_op(broke("exp")), Clear)
+    assert isinstance(nan_from_op(make_record({"loss.root": [4.0, 3.0]})), Clear)
+
+
+def test_a_broken_run_asks() -> None:
+    asked = nan_from_op(make_record({"loss.root": BROKEN}))
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "first_nonfinite"
+    lost = make_record(
+        {"loss.root": BROKEN}, exams={"first_nonfinite": {"op": None, "reason": "no"}}
+    )
+    assert isinstance(nan_from_op(lost), NotJudged)
+
+
+def test_half_precision_overflows() -> None:
+    found = fp16_overflow(broke("matmul", "float16"))
+    assert isinstance(found, Finding)
+    assert isinstance(nan_from_op(broke("matmul", "float16")), Clear)
+    assert isinstance(fp16_overflow(broke()), Clear)
+
+
+def test_a_scaler_that_never_finds_its_level() -> None:
+    start = [1.0] * 15 + [0.0] * 5
+    found = fp16_overflow(make_record({"scaler.skipped": start + [1.0, 0.0] * 30}))
+    assert isinstance(found, Finding)
+    assert isinstance(fp16_overflow(make_record({"scaler.skipped": start + [0.0] * 60})), Clear)
+
+
+def half(
+    dtypes: list[str], lost: float = 0.0, weights: str = "float32", eps: float = 1e-8
+) -> Record:
+    values = {
+        "dtypes": dtypes,
+        "gradient_lost": lost,
+        "weights": weights,
+        "worst_layer": "a.weight",
+    }
+    groups = [{"class": "Adam", "groups": [{"eps": eps}]}]
+    return make_record(facts={"optimizer.groups": groups}, exams={"half_gradients": values})
+
+
+def test_gradients_that_float16_swallows() -> None:
+    found = fp16_underflow(half(["float16", "float32"], lost=0.8))
+    assert isinstance(found, Finding)
+    assert found.where == "a.weight"
+    assert isinstance(fp16_underflow(half(["float16"], weights="float16")), Finding)
+
+
+def test_float32_bfloat16_and_a_right_scale_are_silent() -> None:
+    assert isinstance(fp16_underflow(half(["float32"], lost=0.0)), Clear)
+    assert isinstance(fp16_underflow(half(["bfloat16"], weights="bfloat16")), Clear)
+    assert isinstance(fp16_underflow(half(["float16", "float32"], lost=0.02)), Clear)
+
+
+def updates(lost: list[float], rates: list[float] | None = None) -> Record:
+    return make_record(
+        {"optim.lr": rates or [1e-4] * len(lost), "loss.root": [4.0] * 20},
+        layers={"update.lost": {"a": lost, "b": lost}},
+    )
+
+
+def test_updates_that_are_rounded_away() -> None:
+    found = low_precision_updates_lost(updates([0.97] * 6))
+    assert isinstance(found, Finding)
+    assert isinstance(low_precision_updates_lost(updates([0.002] * 6)), Clear)
+
+
+def test_a_rate_that_has_decayed_is_no_fault() -> None:
+    late = updates([0.1, 0.3, 0.6, 0.9, 0.95, 0.99], [1e-3, 1e-3, 5e-4, 1e-4, 1e-5, 1e-6])
+    assert isinstance(low_precision_updates_lost(late), Clear)
