@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
+
 # (kernel, numbers, constants, options, dtypes, shapes of descriptors) -> compiled kernel
 _COMPILED: dict[tuple[Any, ...], Any] = {}
 # Sizes are part of the key: a program that sees ever new ones must not grow without end.
@@ -31,6 +33,13 @@ def launch(
     if INTERPRETED:
         kernel[(programs,)](*descriptors, *tensors, *numbers, *constants, **options)
         return
+    device = tensors[0].device
+    if device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            launch(
+                kernel, programs, tensors, numbers, constants, descriptors=descriptors, **options
+            )
+        return
     # Triton's present default; said aloud, because it is announced to change.
     options["enable_fp_fusion"] = True
     addresses = 0
@@ -47,7 +56,7 @@ def launch(
         *options.values(),
         *[tensor.dtype for tensor in tensors],
         *[(*descriptor.shape, *descriptor.block_shape) for descriptor in descriptors],
-        tensors[0].device,
+        device,
     )
     compiled = _COMPILED.get(key)
     if compiled is None:

@@ -7,6 +7,7 @@ the row kernel in place of torch's row functions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton
@@ -32,6 +33,8 @@ CHUNK_PER_WEIGHT = 1.35
 SMALLEST_CHUNK = 64 << 20
 LARGEST_CHUNK_BESIDE_FLOAT32 = 230 << 20
 LARGEST_CHUNK = 502 << 20
+# Bytes of shared memory of three stages of operands and one tile of exponentials.
+SHARED_MEMORY = 216 << 10
 # Rows of a chunk are a multiple of the kernel's tile.
 ROW_TILE = 128
 
@@ -69,7 +72,8 @@ def losses_and_gradients(
     """Row losses (N,) in float64 and the gradients of sum(weights * losses); see chunked.py."""
     hidden, weight, targets = hidden.contiguous(), weight.contiguous(), targets.contiguous()
     # TMA wants rows of whole 16-byte vectors.
-    if hidden.dtype == torch.bfloat16 and not label_smoothing and hidden.shape[1] % 8 == 0:
+    vectors = hidden.dtype == torch.bfloat16 and hidden.shape[1] % 8 == 0
+    if vectors and not label_smoothing and _tiles_fit(hidden.device):
         return fused(
             hidden,
             weight,
@@ -99,6 +103,15 @@ def losses_and_gradients(
         return losses
 
     return over_chunks(hidden, weight, bias, targets, weights, wanted, rows)
+
+
+@cache
+def _tiles_fit(device: torch.device) -> bool:
+    """Whether a multiprocessor has the shared memory that `Tiles` needs: Hopper and its successors."""
+    if device.type != "cuda":
+        return True
+    properties = torch.cuda.get_device_properties(device)
+    return getattr(properties, "shared_memory_per_block_optin", 0) >= SHARED_MEMORY
 
 
 def rows_per_chunk(V: int, D: int) -> int:
