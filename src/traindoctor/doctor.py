@@ -6,13 +6,13 @@ import atexit
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from traindoctor.checks.base import Outcome
 from traindoctor.diagnosis import Diagnosis, diagnose, wanted
+from traindoctor.diagnosis.engine import URGENT
 from traindoctor.diagnosis.verdict import COSTS_ONLY_TIME, OUTCOME_ONLY
 from traindoctor.exams import EXAMS, load
 from traindoctor.record import ExamResult, StoredRecord, open_record, record_path
@@ -130,6 +130,8 @@ class Doctor:
                 return performed
             self._perform(name, completed)
             performed = True
+            if self.asked[name] & URGENT:
+                self._look(completed)  # its answer may ask for the next one (a Function alone)
 
     def _choose(self, completed: int, seconds: float, *, ended: bool = False) -> str | None:
         """The most wanted exam that is due and fits into the seconds."""
@@ -275,6 +277,19 @@ class Doctor:
         record = open_record(self.watch.out)
         return notebook(record, as_dict(diagnose(record)), name=self.watch.out.name)
 
+    def close(self, status: int | str = 0) -> Diagnosis | None:
+        """Ends what `watch()` began: torch is given back, the verdict is on all ranks' records."""
+        self.finish(status)
+        if self.diagnosis is not None:
+            self.diagnosis = diagnose(open_record(self.watch.out))
+        return self.diagnosis
+
+    def __enter__(self) -> Doctor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.close(0 if kind is None else kind.__name__)
+
     def _examine_after(self) -> None:
         completed = self.watch.step
         deadline = time.perf_counter() + self.after
@@ -330,7 +345,6 @@ def attend(watch: Watch, settings: Mapping[str, Any]) -> None:
     watch.enders.append(attending.finish)
 
 
-@contextmanager
 def watch(
     model: Any = None,
     optimizer: Any = None,
@@ -339,8 +353,8 @@ def watch(
     budget: float = 0.02,
     after: float = 30.0,
     quiet: bool = False,
-) -> Iterator[Doctor]:
-    """Watches everything that trains inside the block:
+) -> Doctor:
+    """Watches everything that trains from now until `close()`, or inside the block:
 
         with traindoctor.watch(model, optimizer) as doctor:
             train()
@@ -360,13 +374,4 @@ def watch(
         hub.optimizers.add(optimizer)
     doctor = Doctor(watching, after=after, quiet=quiet)
     watching.attach()
-    status: int | str = 0
-    try:
-        yield doctor
-    except BaseException as error:
-        status = type(error).__name__
-        raise
-    finally:
-        doctor.finish(status)
-        if doctor.diagnosis is not None:
-            doctor.diagnosis = diagnose(open_record(watching.out))
+    return doctor

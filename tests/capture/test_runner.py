@@ -30,7 +30,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("arguments", [("--out", "0"), ("--budget=7", "3"), ("-m", "words")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--budget=7", "3"),
+        *(pytest.param(a, marks=pytest.mark.slow) for a in (("--out", "0"), ("-m", "words"))),
+    ],
+)
 def test_a_script_cannot_tell_the_difference(folder: Path, arguments: tuple[str, ...]) -> None:
     bare = run_python(folder, "script.py", *arguments)
     ours = watched(folder, "script.py", *arguments)

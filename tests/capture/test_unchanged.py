@@ -17,13 +17,13 @@ CASES = {
     "plain": (scripts.PLAIN, (), 30),
     "accumulation": (scripts.ACCUMULATION, (), 25),
     "autocast": (scripts.AUTOCAST, (), 24),
+    "compiled-aot": (scripts.COMPILED, ("aot_eager",), 12),
+}
+SLOW = {
     "closure": (scripts.CLOSURE, (), 6),
     "two-optimizers": (scripts.TWO_OPTIMIZERS, (), 24),
     "dataloader": (scripts.DATALOADER, (), 16),
     "own-optimizer": (scripts.OWN_OPTIMIZER, (), 0),
-    "compiled-aot": (scripts.COMPILED, ("aot_eager",), 12),
-}
-SLOW = {
     "compiled-inductor": (scripts.COMPILED, ("inductor",), 12),
     "hugging-face": (scripts.HUGGING_FACE, ("out",), 12),
     "lightning": (scripts.LIGHTNING, ("out",), 16),
@@ -77,6 +77,7 @@ def test_same_bits_on_two_ranks(tmp_path: Path, start: str) -> None:
         assert not [note.text for note in rank.notes if note.level == "fault"]
 
 
+@pytest.mark.slow
 def test_each_rank_of_torchrun_records(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         scripts.RANKS.partition('if __name__ == "__main__"')[0]

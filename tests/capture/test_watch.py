@@ -350,3 +350,17 @@ def test_a_tape_is_taken_and_the_next_run_starts_clean(tmp_path: Path) -> None:
     watch.close(0)
     assert sorted(watch.patient.tapes) == [0, 1, 2]
     assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_watch_is_a_block_or_is_closed(tmp_path: Path) -> None:
+    import traindoctor
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    doctor = traindoctor.watch(model, optimizer, out=tmp_path / "closed", after=0.0, quiet=True)
+    train(model, optimizer, 3)
+    assert doctor.close() is doctor.diagnosis
+    with traindoctor.watch(model, optimizer, out=tmp_path / "block", after=0.0, quiet=True):
+        train(model, optimizer, 3)
+    for name in ("closed", "block"):
+        assert open_record(tmp_path / name).fact("run.steps") == 3

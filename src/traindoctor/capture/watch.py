@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import multiprocessing.util
 import os
+import sys
 import time
 import traceback
 import weakref
@@ -210,6 +211,11 @@ class Watch:
         self.end(status)
         if self._writer is not None:
             self._writer.close()
+            if self._writer.failed:
+                print(
+                    f"traindoctor: the record in {self.out} ends early: {self._writer.failed}",
+                    file=sys.stderr,
+                )
 
     def request_tape(self) -> None:
         """The next training step is taped, whatever the schedule says."""
