@@ -179,8 +179,8 @@ def test_without_a_budget_nothing_is_examined_while_the_script_runs(
 def test_the_allowance_is_the_credit_of_the_first_seconds(clinic: Clinic, watch: Watch) -> None:
     doctor = Doctor(watch, exams={})
     assert doctor.allowance == pytest.approx(0.02 * CREDIT_SECONDS)
-    doctor.spent = 1.5
-    assert doctor.allowance == pytest.approx(0.5, abs=0.01)
+    doctor.spent = 1.0
+    assert doctor.allowance == pytest.approx(0.02 * CREDIT_SECONDS - 1.0, abs=0.01)
 
 
 def test_stop_when_sick_ends_the_training(clinic: Clinic, watch: Watch) -> None:

@@ -17,8 +17,15 @@ from traindoctor.diagnosis.verdict import OUTCOME_ONLY, Diagnosis, judge
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import Record, open_record
 
-# An exam nobody has timed yet counts as this many training steps.
-UNKNOWN_COST = 10.0
+# An exam nobody has timed yet counts as this much, in the unit of the others (steps or seconds).
+UNKNOWN_COST = 1.0
+# Cheaper than this makes no difference.
+FREE = 0.01
+# There from the first step and provable by it: worth asking about before anything else.
+URGENT = frozenset(
+    "backward-incorrect loss-gradient-mismatch targets-misaligned causal-mask-leak double-softmax "
+    "loss-scale-wrong gradient-not-flowing attention-softmax-wrong-dim all-targets-ignored".split()
+)
 
 
 def diagnose(run: Record | Path | str, *, checks: Sequence[Check] = CHECKS) -> Diagnosis:
@@ -70,8 +77,8 @@ def wanted(
 ) -> list[Wanted]:
     """The exams that open checks ask for, the one that decides most for its cost first.
 
-    A cause weighs 1 and a tenth for each finding it would explain: roots are worth asking about first.
-    What only describes the outcome (overfitting, ...) weighs a fifth.
+    A cause weighs 1 and a tenth for each finding it would explain: roots are worth asking about first; ten times
+    that where an exact test can prove it at the first step. What only describes the outcome weighs a fifth.
     """
     asked: dict[str, list[str]] = {}
     for outcome in outcomes:
@@ -81,7 +88,7 @@ def wanted(
         Wanted(
             exam,
             tuple(causes),
-            sum(map(severity, causes)) / max(1.0, (costs or {}).get(exam, UNKNOWN_COST)),
+            sum(map(severity, causes)) / max(FREE, (costs or {}).get(exam, UNKNOWN_COST)),
         )
         for exam, causes in asked.items()
     ]
@@ -91,7 +98,7 @@ def wanted(
 def severity(cause: str) -> float:
     if cause in OUTCOME_ONLY:
         return 0.2
-    return 1.0 + 0.1 * len(consequences(cause))
+    return (10.0 if cause in URGENT else 1.0) * (1.0 + 0.1 * len(consequences(cause)))
 
 
 def overhead_percent(record: Record) -> float | None:
