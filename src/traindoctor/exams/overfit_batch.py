@@ -25,7 +25,7 @@ SECONDS = 10.0
 FAITHFUL = 1e-4
 
 
-@exam(name="overfit_batch", title="Learn one batch by heart", cost=500)
+@exam(name="overfit_batch", title="Learn one batch by heart", cost=300)
 def overfit_batch(patient: Patient) -> Mapping[str, Any]:
     """`start` and `end` of the loss, and the losses in between; 0 is reached where targets do not contradict."""
     tape = patient.tape

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 WIDTH, HEADS, LAYERS = 64, 4, 2
 RATE = 3e-3
-PASSES = 3
+PASSES = 2
 HELD_OUT = 6
 LEAST_BATCHES = 16
-SECONDS = 20.0
+# The exam stops here; it says how many steps it made.
+SECONDS = 10.0
 
 
-@exam(name="reference_model", title="A plain model on the same batches", cost=400)
+@exam(name="reference_model", title="A plain model on the same batches", cost=80)
 def reference_model(patient: Patient) -> Mapping[str, Any]:
     """`held_out`: the reference's loss on batches it did not see, against `guessing` from target frequencies.
 
@@ -58,16 +59,15 @@ def reference_model(patient: Patient) -> Mapping[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
     steps = 0
     with torch.enable_grad():
-        for _ in range(PASSES):
-            for x, y in train:
-                loss = cross_entropy(model(x), y)
-                optimizer.zero_grad()
-                loss.backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                steps += 1
-                if time.perf_counter() - began > SECONDS:
-                    break
+        for x, y in train * PASSES:
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            steps += 1
+            if time.perf_counter() - began > SECONDS:
+                break
     with torch.no_grad():
         losses = torch.tensor([float(cross_entropy(model(x), y)) for x, y in held])
     return {
