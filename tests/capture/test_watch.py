@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from traindoctor.record import Record, RecordWriter, open_record
 
 @pytest.fixture(autouse=True)
 def clean_hub() -> Iterator[None]:
+    gc.collect()  # optimizers of other tests that still lie about would be waited for
     hub.reset()
     yield
     assert hub.sink is None, "a test left its taps in torch"
@@ -364,3 +366,27 @@ def test_watch_is_a_block_or_is_closed(tmp_path: Path) -> None:
         train(model, optimizer, 3)
     for name in ("closed", "block"):
         assert open_record(tmp_path / name).fact("run.steps") == 3
+
+
+def test_an_evaluation_is_heard_while_probes_rest(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    torch.manual_seed(0)
+    watch = Watch(tmp_path, budget=1.0, replay=False)
+    watch.rest.resting, watch.rest.stride = frozenset({"targets", "modes"}), 16
+    watch.attach()
+    try:
+        for _ in range(6):
+            train(model, optimizer, 1)
+            model.eval()
+            with torch.no_grad():
+                x = torch.randint(0, 11, (4, 6))
+                F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+            model.train()
+        train(model, optimizer, 1)
+    finally:
+        watch.close(0)
+    record = open_record(tmp_path)
+    assert record["loss.eval"].steps.tolist() == [1, 2, 3, 4, 5, 6]
+    assert record["mode.eval_training"].values.tolist() == [0.0] * 6
+    assert record["target.valid"].steps.tolist() == [0]

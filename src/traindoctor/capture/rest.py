@@ -18,6 +18,8 @@ SHARE = 0.5
 LONGEST = 16
 # A curve with gaps, or a clock that misses a step, is worse than its price.
 NEVER = frozenset({"loss", "timing", "passes", "rates", "graphs"})
+# Evaluations are rare and each one counts: a pass without gradient wakes these for its step.
+ROUSED = frozenset({"targets", "modes"})
 
 
 class Rest:

@@ -23,7 +23,7 @@ from traindoctor.capture.budget import Governor
 from traindoctor.capture.examples import Examples
 from traindoctor.capture.hub import Patches, hub, silent
 from traindoctor.capture.ranks import rank_of_this_process
-from traindoctor.capture.rest import Rest
+from traindoctor.capture.rest import ROUSED, Rest
 from traindoctor.capture.taping import Taping
 from traindoctor.events import (
     BackwardBegin,
@@ -77,6 +77,7 @@ class Watch:
         self._given = (self.out, rank)
         self.governor = Governor(budget)
         self.rest = Rest(budget)
+        self._roused: set[str] = set()
         self.patient = Patient()
         self.names = self.patient.names
         self._roots: weakref.WeakValueDictionary[int, torch.nn.Module] = (
@@ -272,7 +273,7 @@ class Watch:
             self._tell_keeper(event)
         attentive = self.rest.attentive(self.step)
         for probe in self._hearing(kind):
-            if attentive or probe.name not in self.rest.resting:
+            if attentive or probe.name not in self.rest.resting or self._rouses(probe, event):
                 self._tell(probe, event)
         if kind is StepEnd:
             self._real_steps += 1
@@ -283,6 +284,13 @@ class Watch:
             self._maybe_count_backward()
         elif kind is ScalerUpdated and event.skipped and not self._stepped:
             self._close_step()
+
+    def _rouses(self, probe: Probe, event: Event) -> bool:
+        """Whether an evaluation pass wakes a resting probe; it then closes this step as well."""
+        if probe.name not in ROUSED or getattr(event, "wants_grad", True):
+            return False
+        self._roused.add(probe.name)
+        return True
 
     def _all_have_stepped(self) -> bool:
         """Whether another optimizer is still to come in this step: those of the last step are expected again."""
@@ -385,7 +393,8 @@ class Watch:
         now = time.perf_counter()
         attentive = self.rest.attentive(step)
         for probe in list(self._probes):
-            if not attentive and probe.name in self.rest.resting:
+            resting = not attentive and probe.name in self.rest.resting
+            if resting and probe.name not in self._roused:
                 continue
             governed = probe.cost != "free"
             due = not governed or probe.name in self._due
@@ -397,6 +406,7 @@ class Watch:
             else:
                 self.rest.always(probe.name, spent)
         self._costs.clear()
+        self._roused.clear()
         self.rest.end_step(step, self.governor.step_seconds)
         self.step = self.patient.current_step = step + 1
         if self.taping is not None:
