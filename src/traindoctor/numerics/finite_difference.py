@@ -91,6 +91,8 @@ class DirectionalTest:
     size: float
     """Root of the summed squares of the claim's terms: what a directional derivative is typically."""
     dtype: torch.dtype
+    floor: float = 0.0
+    """The least size that a disagreement is measured by: a gradient may be exactly 0."""
 
     @property
     def difference(self) -> float:
@@ -107,7 +109,7 @@ class DirectionalTest:
     @property
     def reach(self) -> float:
         sizes = [abs(c) for c in self.claims] + [abs(q.value) for q in self.quotients]
-        return max([self.size, *(s for s in sizes if math.isfinite(s))]) or 1.0
+        return max([self.size, self.floor, *(s for s in sizes if math.isfinite(s))]) or 1.0
 
     def _relative(self, claim: float, quotient: Quotient) -> float:
         if not math.isfinite(quotient.error):
@@ -159,6 +161,7 @@ def directional_test(
     mask: Tensor | None = None,
     seed: int = 0,
     num_directions: int = NUM_DIRECTIONS,
+    floor: float = 0.0,
 ) -> DirectionalTest:
     """Tests the gradients of a scalar function, by default those that autograd gives for it.
 
@@ -195,7 +198,13 @@ def directional_test(
         quotients.append(derivative(phi, 1.0, dtype))
         squares += terms
     size = math.sqrt(squares / num_directions)
-    return DirectionalTest(tuple(claims), tuple(quotients), size, dtype)
+    return DirectionalTest(tuple(claims), tuple(quotients), size, dtype, floor)
+
+
+def typical_size(gradients: Sequence[Tensor], inputs: Sequence[Tensor]) -> float:
+    """The largest directional derivative that one of the inputs typically has."""
+    sizes = [float(g.double().norm()) * _size(x) for g, x in zip(gradients, inputs)]
+    return max((size for size in sizes if math.isfinite(size)), default=0.0)
 
 
 def analytic(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
