@@ -10,6 +10,7 @@ from traindoctor.capture.budget import Governor
 from traindoctor.errors import ReplayError
 from traindoctor.events import Event, ForwardBegin, StepBegin
 from traindoctor.replay.crash import CrashKeeper
+from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.recorder import StepRecorder
 
@@ -62,11 +63,12 @@ class Taping:
         if kind is ForwardBegin and event.wants_grad:
             self._seen_module = True
             if not self.recording and event.training and self.wanted(step):
-                if compiled(event.module):
-                    self._taped_step = step
-                    self.patient.refusals[step] = "the model is compiled by torch.compile"
-                else:
+                reason = untapeable(event.module)
+                if reason is None:
                     self._start(step)
+                else:
+                    self._taped_step = step
+                    self.patient.refusals[step] = reason
         elif kind is StepBegin and self.recording:
             self._finish(step)
         self._seconds += time.thread_time() - began
@@ -106,6 +108,13 @@ class Taping:
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.close()
+
+
+def untapeable(module: torch.nn.Module) -> str | None:
+    """Why a step of this model is not taped."""
+    if compiled(module):
+        return "the model is compiled by torch.compile"
+    return SHARDED if sharded(module.parameters()) else None
 
 
 def compiled(module: torch.nn.Module) -> bool:

@@ -122,9 +122,6 @@ def train_and_tell(run: Path, config: RunConfig, *, doctor: bool, quiet: bool) -
     from traindoctor.cli.train_display import Display
     from traindoctor.lm.loop import Callbacks, train
 
-    if config.train.shard and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        # TODO: limit: the doctor examines on rank 0 alone, and sharded weights need all ranks to be read.
-        doctor = False
     display = Display(run, config, quiet=quiet, silent=os.environ.get("RANK", "0") != "0")
     with contextlib.ExitStack() as attached:
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.names import SHARDED, sharded
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -33,6 +34,8 @@ def batched_forward(patient: Patient) -> Mapping[str, Any]:
     calls = patient.facts.get("examples")
     if not calls or patient.model is None:
         raise NotApplicable("no step called its model once per example")
+    if sharded(patient.model.parameters()):
+        raise NotApplicable(SHARDED)
     if sum(p.numel() * p.element_size() for p in patient.model.parameters()) > MOST_BYTES:
         raise NotApplicable("the model is too large to be copied for a timing")
     batch = stacked(calls)

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 WRAPPERS = ("_orig_mod", "module")
 
 
+SHARDED = "the weights are sharded over ranks: one rank cannot run a step again alone"
+
+
 def unwrap(module: nn.Module) -> nn.Module:
     """The user's own module inside torch.compile's and DistributedDataParallel's wrappers."""
     while True:
@@ -30,6 +33,11 @@ def local(tensor: Tensor) -> Tensor:
     """This rank's part of a DTensor; any other tensor as it is."""
     to_local = getattr(tensor, "to_local", None)
     return to_local() if to_local is not None and hasattr(tensor, "placements") else tensor
+
+
+def sharded(tensors: Iterable[Tensor]) -> bool:
+    """Whether any is one rank's part of a whole (FSDP, tensor parallel): one rank cannot replay that alone."""
+    return any(hasattr(t, "placements") or hasattr(t, "_is_flat_param") for t in tensors)
 
 
 def clean(name: str) -> str:

@@ -29,7 +29,7 @@ from traindoctor.events import (
     TokensEmbedded,
 )
 from traindoctor.replay.clone import copy_state, group_settings
-from traindoctor.replay.names import Names, local
+from traindoctor.replay.names import SHARDED, Names, local, sharded
 from traindoctor.replay.ops import nbytes, tensors_in
 
 # Steps replayed from step 0, and the later batches that judge them.
@@ -256,6 +256,9 @@ class Keeper:
     def _take(self, step: int, optimizer: torch.optim.Optimizer) -> Snapshot | None:
         """Copies. None, with the reason, where the bound does not allow it."""
         parameters = {name: p for name, p in self.names.parameters() if p.requires_grad}
+        if sharded(p for group in optimizer.param_groups for p in group["params"]):
+            self.refusal = SHARDED
+            return None
         groups = []
         for group in optimizer.param_groups:
             groups.append([self.names.of(p) for p in group["params"]])
