@@ -68,7 +68,7 @@ def test_a_reference_model_tells_whether_data_can_be_learned(
     examine: Callable[..., Patient], apart: bool
 ) -> None:
     patient = examine(Model(width=2), loss, chain)
-    patient.snapshot = SimpleNamespace(logs={k: kept(k, apart=apart) for k in range(24)})
+    patient.snapshot = SimpleNamespace(logs={k: kept(k, apart=apart) for k in range(46)})
     result = reference_model(patient)
     assert result.done, result.reason
     values = result.values

@@ -61,6 +61,7 @@ def test_too_early_is_not_judged() -> None:
 
 def test_a_reference_model_that_learns_acquits_the_data() -> None:
     assert isinstance(judge(1.1, 1.61, held_out=0.7), Clear)
-    asked = judge(1.1, 1.61, held_out=None)
+    assert isinstance(judge(1.1, 1.61, held_out=None), Finding)
+    asked = judge(1.1, 1.61, tokens=3, held_out=None)
     assert isinstance(asked, NotJudged)
     assert asked.wants == "reference_model"

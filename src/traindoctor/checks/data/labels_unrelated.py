@@ -12,6 +12,8 @@ LEAST_ROWS = 256
 LEVEL, STEPS = 0.05, 40
 # Repeated inputs with labels that agree no more than by chance.
 REPEATS, AGREEMENT = 50, 0.2
+# Tokens per example from which on single tokens are expected to tell something.
+LONG = 5
 
 
 @check(
@@ -64,6 +66,10 @@ def labels_unrelated(record: Record) -> Outcome | None:
         items.append(
             evidence("agreement of labels of equal inputs", agreement.last, 1.0, noise=0.05)
         )
+    # Two or three signs per example are a made-up task, in which single signs may tell nothing.
+    length = record.get("batch.tokens")
+    per_row = length.median() / max(1.0, record["batch.rows"].median()) if length else 0.0
+    sure = contradicted or per_row >= LONG
     learnable = reference(record)
     if learnable is not None:
         better, gain, noise = learnable
@@ -72,14 +78,10 @@ def labels_unrelated(record: Record) -> Outcome | None:
         items.append(
             evidence("gain of a reference model over guessing", gain, "above 0.1", noise=noise)
         )
-    elif not contradicted and record.exam("reference_model") is None:
+    elif not sure and record.exam("reference_model") is None:
         return labels_unrelated.not_judged(
             "no reference model has been tried", wants="reference_model"
         )
-    length = record.get("batch.tokens")
-    per_row = length.median() / max(1.0, record["batch.rows"].median()) if length else 0.0
-    # Two or three signs per example are a made-up task, in which pairs may tell nothing.
-    sure = contradicted or per_row >= 5
     return labels_unrelated.finding(
         *items, grade="statistic", status="likely" if sure else "possible", since_step=0
     )
