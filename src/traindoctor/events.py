@@ -20,6 +20,8 @@ class BatchFetched:
 
     batch: Any
     seconds: float
+    num_batches: int | None = None
+    """Batches of one pass over the loader, where it can say."""
 
 
 @dataclass(slots=True)

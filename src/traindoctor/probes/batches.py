@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from traindoctor.events import Event, ForwardBegin, LossCalled, TokensEmbedded
+from traindoctor.events import BatchFetched, Event, ForwardBegin, LossCalled, TokensEmbedded
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
 from traindoctor.replay.samples import PATIENCE, HostCopy, dense_arguments, host_copy, thinned
@@ -35,7 +35,12 @@ class Batches:
     )
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
-    hears: ClassVar[tuple[type, ...]] = (ForwardBegin, TokensEmbedded, LossCalled)
+    hears: ClassVar[tuple[type, ...]] = (
+        BatchFetched,
+        ForwardBegin,
+        TokensEmbedded,
+        LossCalled,
+    )
 
     def __init__(self) -> None:
         self._inputs: list[HostCopy] = []
@@ -43,9 +48,14 @@ class Batches:
         self._targets: list[HostCopy] = []
         self._waiting: list[tuple[int, list[HostCopy], list[HostCopy], list[HostCopy]]] = []
         self._seen: set[int] = set()
+        self._num_batches = 0
+        self._told = True
 
     def on(self, event: Event, *, due: bool) -> None:
         match event:
+            case BatchFetched(num_batches=int(number)) if number > self._num_batches:
+                # The training loader is the larger one; the fact is written with the step.
+                self._num_batches, self._told = number, False
             case ForwardBegin(wants_grad=True):
                 if not self._targets and len(self._arguments) < 8:
                     for tensor in dense_arguments(event.args, event.kwargs):
@@ -58,6 +68,9 @@ class Batches:
                     self._targets.append(host_copy(thinned(event.target)))
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if not self._told:
+            record.fact("loader.batches", self._num_batches)
+            self._told = True
         if self._inputs or self._arguments:
             self._waiting.append((step, self._inputs, self._arguments, self._targets))
         self._inputs, self._arguments, self._targets = [], [], []

@@ -25,7 +25,14 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self)
         begin = time.perf_counter()
         batch = original(self)
-        hub.emit(BatchFetched(batch, time.perf_counter() - begin))
+        hub.emit(BatchFetched(batch, time.perf_counter() - begin, _length(self)))
         return batch
 
     return __next__
+
+
+def _length(iterator: Any) -> int | None:
+    try:
+        return len(iterator)
+    except (TypeError, NotImplementedError):  # a stream has no end that it knows of
+        return None
