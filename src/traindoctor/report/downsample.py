@@ -24,7 +24,8 @@ DIGITS = 6
 def round_digits(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The values with six significant digits; zero and non-finite ones as they are."""
     values = np.asarray(values, dtype=np.float64)
-    plain = np.isfinite(values) & (values != 0)
+    # Subnormal numbers have fewer digits than that: they stay as they came.
+    plain = np.isfinite(values) & (np.abs(values) >= np.finfo(np.float64).tiny)
     exponent = np.zeros_like(values)
     np.log10(np.abs(values), out=exponent, where=plain)
     places = np.clip(DIGITS - 1 - np.floor(exponent), -300, 300)
@@ -33,7 +34,8 @@ def round_digits(values: NDArray[np.float64]) -> NDArray[np.float64]:
         rounded = np.where(
             places >= 0, np.round(values * scale) / scale, np.round(values / scale) * scale
         )
-    # Subnormal and huge numbers leave the range on the way: they stay as they came.
+        rounded = np.where(rounded == 0, np.nan, rounded)
+    # Numbers at the ends of the range leave it on the way: they stay as they came too.
     return np.where(plain & np.isfinite(rounded), rounded, values)
 
 
