@@ -50,6 +50,12 @@ def test_the_unigram_rung_needs_forty_steps(length: int, expected: bool) -> None
     assert ("loss-at-unigram" in names(record)) is expected
 
 
+def test_a_run_that_is_leaving_the_unigram_rung_is_not_stuck_on_it() -> None:
+    loss = [3.01] * 60 + [2.97, 2.93, 2.88, 2.82]
+    record = make_record({"loss.token": loss, "ladder.unigram": [3.0] * len(loss)})
+    assert "loss-at-unigram" not in names(record)
+
+
 def test_better_than_a_five_gram_count_is_too_good() -> None:
     record = make_record({"loss.token": FALLING, "ladder.fivegram": [x + 0.3 for x in FALLING]})
     assert names(record) == ["loss-too-good"]

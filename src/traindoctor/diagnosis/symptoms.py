@@ -16,6 +16,8 @@ RISE = 0.2
 # The loss within this many nats of a rung, for 40 steps, is "on the rung" (lab: healthy runs stay <= 16 steps).
 ON_RUNG = 0.05
 RUNG_STEPS = 40
+# The last points whose mean tells that the run is leaving the rung downwards.
+LEAVING = 4
 # Better than a count model of the last five tokens by this much is too good for a next-token model.
 TOO_GOOD = 0.1
 # Nine steps in ten clipped is "nearly every step"; healthy warm-ups have it too, so it is only a symptom.
@@ -121,7 +123,8 @@ def _on_unigram_rung(record: Record) -> list[Symptom]:
         return []
     steps, at_loss, at_rung = np.intersect1d(loss.steps, rung.steps, return_indices=True)
     gap = loss.values[at_loss] - rung.values[at_rung]
-    if len(steps) < RUNG_STEPS:
+    # Later points lie further apart: the last few say whether the run has left the rung by now.
+    if len(steps) < RUNG_STEPS or float(np.mean(gap[-LEAVING:])) < -ON_RUNG:
         return []
     means = np.convolve(gap, np.ones(20) / 20, mode="valid")
     on = np.abs(means) <= ON_RUNG
