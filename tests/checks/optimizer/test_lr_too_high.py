@@ -49,6 +49,18 @@ def test_fires_when_the_run_blows_up_and_lower_rates_learn() -> None:
     assert isinstance(lr_too_high(record(values)), Finding)
 
 
+def test_fires_when_even_a_third_blows_up_and_a_tenth_learns() -> None:
+    values = trial(control=math.nan, permuted=(math.nan, math.nan), lr_3=math.nan, lr_10=2.8)
+    found = lr_too_high(record(values))
+    assert isinstance(found, Finding)
+    assert "a tenth of it reaches 2.800 where the run breaks" in found.summary
+
+
+def test_silent_when_every_rate_blows_up() -> None:
+    values = trial(control=math.nan, permuted=(math.nan,), lr_3=math.nan, lr_10=math.nan)
+    assert not isinstance(lr_too_high(record(values)), Finding)
+
+
 def test_silent_when_only_one_of_them_wins() -> None:
     assert isinstance(lr_too_high(record(trial(lr_3=3.1, lr_10=3.6))), Clear)
 

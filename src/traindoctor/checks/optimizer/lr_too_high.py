@@ -44,18 +44,23 @@ def lr_too_high(record: Record) -> Outcome | None:
         return lr_too_high.not_judged(f"the exam {EXAM} was not possible: {result.reason}")
     if not trial.faithful:
         return lr_too_high.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
-    if not (trial.wins("lr/3") and trial.wins("lr/10")):
+    # Where the run and a third of its rate both blow up, the tenth alone has to learn.
+    third_blows = trial.control_blown and trial.blown.get("lr/3", False)
+    if not (trial.wins("lr/10") and (trial.wins("lr/3") or third_blows)):
         return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")
     if trial.warmup_cures:
         return lr_too_high.clear(f"{EXAM}: with a warm-up the same rate learns as well")
     rate = record["optim.lr"]
+    share, reached_loss = (
+        ("a tenth", trial.variants["lr/10"]) if third_blows else ("a third", trial.variants["lr/3"])
+    )
     return lr_too_high.finding(
-        trial.evidence("lr/3", "a third of the rate"),
+        *([] if third_blows else [trial.evidence("lr/3", "a third of the rate")]),
         trial.evidence("lr/10", "a tenth of the rate"),
         evidence("learning rate", float(rate.values.max())),
         grade="experiment",
         summary=f"The learning rate ({rate.values.max():.3g}) is too high: from the same start, on the same "
-        f"batches, a third of it reaches {trial.variants['lr/3']:.3f} where the run "
+        f"batches, {share} of it reaches {reached_loss:.3f} where the run "
         f"{'breaks' if trial.control_blown else f'is at {trial.control:.3f}'}",
         since_step=trial.start,
     )
