@@ -65,3 +65,18 @@ def test_a_reference_model_that_learns_acquits_the_data() -> None:
     asked = judge(1.1, 1.61, tokens=3, held_out=None)
     assert isinstance(asked, NotJudged)
     assert asked.wants == "reference_model"
+
+
+def test_silent_when_the_loss_leaves_the_level_late_and_is_seldom_measured_there() -> None:
+    series = {
+        "relation.z": [0.6],
+        "relation.rows": [640.0],
+        "loss.token": [0.7] * 75,
+        "ladder.unigram": [0.694] * 75,
+        "loss.root": [0.7] * 150 + [0.45] * 90,
+        "batch.tokens": [320.0] * 75,
+        "batch.rows": [32.0] * 75,
+    }
+    assert isinstance(labels_unrelated(make_record(series)), Clear)
+    series["loss.root"] = [0.7] * 240
+    assert isinstance(labels_unrelated(make_record(series)), Finding)

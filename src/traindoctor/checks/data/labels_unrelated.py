@@ -48,6 +48,11 @@ def labels_unrelated(record: Record) -> Outcome | None:
         )
     if gap.tail(STEPS).median() < -2 * LEVEL:
         return labels_unrelated.clear("the loss is below the entropy of the labels")
+    late = late_gap(record)
+    if late is not None and late < -LEVEL:
+        return labels_unrelated.clear("the loss ends below the entropy of the labels")
+    if late is not None and late < -LEVEL / 2:
+        return labels_unrelated.not_judged("the loss may be leaving the entropy of the labels")
     if z.last >= UNRELATED or num_rows < LEAST_ROWS:
         return labels_unrelated.not_judged(f"too few examples seen to tell (z = {z.last:.1f})")
     on_level = int((np.abs(smooth(gap.values)) < LEVEL).sum())
@@ -105,6 +110,20 @@ def level_gap(record: Record) -> Series | None:
     steps, at, under = np.intersect1d(loss.steps, level.steps, return_indices=True)
     gap = Series("loss.token-ladder.unigram", steps, loss.values[at] - level.values[under]).finite()
     return gap if len(gap) >= 10 else None
+
+
+def late_gap(record: Record) -> float | None:
+    """The same at the run's end, from the loss of every step: the loss per target is measured more rarely there."""
+    root, token, level = (record.get(n) for n in ("loss.root", "loss.token", "ladder.unigram"))
+    if root is None or token is None or level is None or len(root.finite()) < 2 * STEPS:
+        return None
+    _, at, under = np.intersect1d(root.steps, token.steps, return_indices=True)
+    ratios = token.values[under] / root.values[at]
+    ratios = ratios[np.isfinite(ratios)]
+    if not len(ratios):
+        return None
+    ends = root.finite().tail(len(root) // 4).values * np.median(ratios)
+    return float(np.mean(ends) - np.median(level.finite().values))
 
 
 def smooth(values: np.ndarray, width: int = 20) -> np.ndarray:
