@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +112,7 @@ def test_a_live_run_updates_within_a_second(tmp_path, serve, open_page) -> None:
     for step in range(20, 30):
         write_step(writer, step, steps=100, clip=1.0, rng=rng)
     # The writer's thread flushes it; nothing is reloaded.
-    page.wait_for_selector("[data-steps='30']", timeout=1500)
+    page.wait_for_selector("[data-steps='30']", timeout=1000)
     writer.exam(ExamResult("causality", 29, "done", {"leak": 0.25}, "", 0.1))
     page.wait_for_selector("table.exams tbody tr:nth-child(4)")
     # A verdict is made from the record so far.
@@ -222,6 +223,5 @@ def test_a_hundred_thousand_steps_stay_fluid(tmp_path, serve, open_page) -> None
     series = sorted(took for is_series, took in kinds if is_series)
     layers = sorted(took for is_series, took in kinds if not is_series)
     print(f"first paint {paint:.0f} ms, series {series}, layers {layers}")
-    # Other work on the machine only adds time: the best of eight is what the page itself needs.
-    assert series[0] < 100
-    assert layers[0] < 100
+    assert statistics.median(series) < 100
+    assert statistics.median(layers) < 100
