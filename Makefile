@@ -8,7 +8,7 @@ JOBS ?= 2
 help:
 	@echo "make demo      train a small model, then diagnose a sick script"
 	@echo "make test      lint, types and the fast tests (under 15 minutes on 2 cores)"
-	@echo "make test-all  the slow, the browser and the GPU tests as well"
+	@echo "make test-all  the slow and the GPU tests as well (pages are tested where Chromium is installed)"
 	@echo "make corpus    run every training script of corpus/ and print hits, misses, false alarms"
 	@echo "make bench     the CPU benchmarks"
 	@echo "make fmt lint type docs page"
@@ -29,7 +29,7 @@ demo: .venv/base
 	$(BIN)/traindoctor run --out runs/demo-sick examples/case_study/program.py --variant kernel
 
 test: lint type .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not browser"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"
 
 test-all: lint type .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS)

@@ -99,6 +99,7 @@ def test_keys_alone_are_enough(runs, serve, open_page) -> None:
     page.wait_for_selector("#chart-layer-gradient .where:has-text('embed.weight')")
 
 
+@pytest.mark.slow  # the second is the page's; beside other tests it would be shared
 def test_a_live_run_updates_within_a_second(tmp_path, serve, open_page) -> None:
     rng = np.random.default_rng(0)
     writer = RecordWriter(tmp_path / "live")
