@@ -142,6 +142,16 @@ def test_shift_is_seen_through_hand_written_losses(examine: Examine) -> None:
     assert first(examine(Model(), loss), shift)["shift"] == 1
 
 
+def test_targets_dealt_to_other_rows_are_told_from_unrelated_ones(examine: Examine) -> None:
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        targets = ids[:, 1 : T + 1].roll(1, dims=0)
+        return F.cross_entropy(model(ids[:, :T]).flatten(0, 1), targets.flatten())
+
+    pair = first(examine(Model(), loss), shift)
+    assert pair["shift"] is None
+    assert (pair["dealt"]["shift"], pair["dealt"]["moved"]) == (1, 1.0)
+
+
 def test_shift_is_silent_on_other_tasks(examine: Examine) -> None:
     assert first(examine(Model(mask="none"), reverse), shift)["places"] == "reversed"
     assert first(examine(Model(pooled=5), classify), shift)["shift"] is None

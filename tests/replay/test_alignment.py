@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traindoctor.replay.alignment import align, looks_like_positions
+from traindoctor.replay.alignment import align, dealt, looks_like_positions
 
 
 def text(rows: int, length: int, *, kinds: int = 40, seed: int = 0) -> np.ndarray:
@@ -86,3 +86,21 @@ def test_constant_text_cannot_be_told() -> None:
 )
 def test_places_are_told_from_tokens(index: np.ndarray, expected: bool) -> None:
     assert looks_like_positions(index) is expected
+
+
+@given(rows=st.integers(4, 12), length=st.integers(12, 40), seed=st.integers(0, 50))
+@settings(max_examples=40, deadline=None)
+def test_targets_of_other_rows_are_found(rows: int, length: int, seed: int) -> None:
+    long = text(rows, length + 1, seed=seed)
+    x, y = long[:, :-1], long[:, 1:]
+    rolled = np.roll(y, 1, axis=0)
+    found = dealt(x, rolled, everywhere(y))
+    assert found is not None
+    assert (found.shift, found.moved, found.compared) == (1, 1.0, x.size - rows)
+    assert dealt(x, y, everywhere(y)) is None
+    assert dealt(x, text(rows, length, seed=seed + 1), everywhere(y)) is None
+
+
+def test_equal_rows_tell_nothing_of_their_order() -> None:
+    long = np.repeat(text(1, 21), 6, axis=0)
+    assert dealt(long[:, :-1], long[:, 1:], everywhere(long[:, 1:])) is None

@@ -41,6 +41,7 @@ def describe(ends: Ends) -> dict[str, Any]:
         "runner_up": None,
         "compared": 0,
         "axis": None,
+        "dealt": None,
         "first_inputs": ends.index.reshape(-1)[:SHOWN].tolist(),
         "first_targets": loss.targets.reshape(-1)[:SHOWN].tolist(),
     }
@@ -53,4 +54,6 @@ def describe(ends: Ends) -> dict[str, Any]:
             "compared": found.compared,
             "axis": found.axis,
         }
+    elif (rows := ends.dealt) is not None:
+        row["dealt"] = {"shift": rows.shift, "moved": rows.moved, "compared": rows.compared}
     return row

@@ -18,6 +18,10 @@ EXACT = 0.99
 # So many places whose neighbours differ are needed before a match can be told from chance.
 ENOUGH = 16
 SHIFTS = range(-4, 5)
+# Rows are compared with each other up to so many; each needs so many places to be told from the others.
+MOST_ROWS, ROW_ENOUGH = 64, 8
+# A random permutation leaves one row in its place, on average.
+MOSTLY = 0.4
 
 Tokens = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -123,6 +127,45 @@ def place_map(x: Tokens, y: Tokens, valid: Mask) -> str | None:
     total = int(source[0])
     falling = np.array_equal(source, total - np.arange(width))
     return "reversed" if falling else "permuted"
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """target(i, t) = input(j, t + shift) at all valid places: whole rows of targets belong to other rows."""
+
+    shift: int
+    moved: float
+    """Share of the rows whose targets belong to another row."""
+    compared: int
+
+
+def dealt(inputs: Tokens, targets: Tokens, valid: Mask) -> Dealt | None:
+    """Targets that fit exactly, but most of them to another row of the batch; None where that is not so."""
+    for axis, laid, mask in layouts(inputs, targets, valid):
+        x, y, m = (inputs, laid, mask) if axis == 1 else (inputs.T, laid.T, mask.T)
+        for shift in (1, 0):
+            found = _rows_that_fit(x[:MOST_ROWS], y[:MOST_ROWS], m[:MOST_ROWS], shift)
+            if found is not None:
+                return found
+    return None
+
+
+def _rows_that_fit(x: Tokens, y: Tokens, valid: Mask, shift: int) -> Dealt | None:
+    """Every row of targets must fit one row of inputs and no other row may fit it by chance."""
+    width = min(y.shape[1], x.shape[1] - shift)
+    if len(x) < 2 or width < 2:
+        return None
+    seen, asked, keep = x[:, shift : shift + width], y[:, :width], valid[:, :width]
+    count = keep.sum(axis=1)
+    if (count < ROW_ENOUGH).any():
+        return None
+    equal = (asked[:, None] == seen[None]) & keep[:, None]  # (targets' row, inputs' row, place)
+    share = equal.sum(axis=2) / count[:, None]
+    fits = share >= EXACT
+    if (fits.sum(axis=1) != 1).any():
+        return None
+    moved = float((fits.argmax(axis=1) != np.arange(len(x))).mean())
+    return Dealt(shift, moved, int(count.sum())) if moved >= MOSTLY else None
 
 
 def looks_like_positions(index: Tokens) -> bool:

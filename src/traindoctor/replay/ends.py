@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.replay.alignment import Alignment, align, layouts, looks_like_positions
+from traindoctor.replay.alignment import (
+    Alignment,
+    Dealt,
+    align,
+    dealt,
+    layouts,
+    looks_like_positions,
+)
 from traindoctor.replay.structure import Structure
 
 if TYPE_CHECKING:
@@ -56,6 +63,14 @@ class Ends:
             return None
         y = self.loss.targets.cpu().long().numpy()
         return align(self.index.numpy(), y, self.loss.valid.cpu().numpy())
+
+    @property
+    def dealt(self) -> Dealt | None:
+        """Where no shift fits row by row: do the targets fit the rows of the batch in another order?"""
+        if not self.has_classes or self.index.ndim != 2 or self.alignment is not None:
+            return None
+        y = self.loss.targets.cpu().long().numpy()
+        return dealt(self.index.numpy(), y, self.loss.valid.cpu().numpy())
 
     @property
     def causal(self) -> bool:

@@ -80,3 +80,16 @@ def test_silent_when_the_loss_leaves_the_level_late_and_is_seldom_measured_there
     assert isinstance(labels_unrelated(make_record(series)), Clear)
     series["loss.root"] = [0.7] * 240
     assert isinstance(labels_unrelated(make_record(series)), Finding)
+
+
+def test_targets_of_other_rows_are_exact_evidence() -> None:
+    pair = {"dealt": {"shift": 1, "moved": 0.9, "compared": 700}, "line": "train.py:12"}
+    found = labels_unrelated(
+        make_record({"batch.rows": [12.0]}, exams={"shift": {"pairs": [pair]}})
+    )
+    assert isinstance(found, Finding)
+    assert (found.status, found.line, found.since_step) == ("confirmed", "train.py:12", 0)
+    apart = labels_unrelated(
+        make_record({"batch.rows": [12.0]}, exams={"shift": {"pairs": [pair | {"dealt": None}]}})
+    )
+    assert isinstance(apart, NotJudged)

@@ -20,14 +20,15 @@ LONG = 5
     code="DAT003",
     slug="labels-unrelated",
     title="The targets have nothing to do with the inputs",
-    needs=["relation.z"],
+    needs=["batch.rows"],
 )
 def labels_unrelated(record: Record) -> Outcome | None:
     """
     ## What it does
     Sums the squared correlations between what stands in an example and its targets, and compares the sum with
     the same data after the targets were dealt to other examples. Also looks whether equal inputs have equal
-    labels, and whether the loss ever leaves the entropy of the labels.
+    labels, and whether the loss ever leaves the entropy of the labels. For texts it is exact: targets that are
+    the next tokens of another row of the batch were shuffled apart.
     ## Why it matters
     Inputs and labels that were shuffled or sorted apart cannot be learned, only memorised.
     ## How to fix
@@ -37,7 +38,12 @@ def labels_unrelated(record: Record) -> Outcome | None:
     examples it had not seen. Tasks where only combinations of tokens count (parity) show no pairwise
     relation: without other evidence they are at most possible.
     """
-    z, rows = record["relation.z"], record.get("relation.rows")
+    dealt = dealt_rows(record)
+    if dealt is not None:
+        return dealt
+    z, rows = record.get("relation.z"), record.get("relation.rows")
+    if z is None or not len(z):
+        return labels_unrelated.not_judged("relation.z was not recorded")
     num_rows = rows.last if rows is not None and len(rows) else 0
     if z.last >= RELATED or max(z.values) >= 2 * RELATED:
         return labels_unrelated.clear(f"inputs and targets are related (z = {z.last:.0f})")
@@ -90,6 +96,25 @@ def labels_unrelated(record: Record) -> Outcome | None:
     return labels_unrelated.finding(
         *items, grade="statistic", status="likely" if sure else "possible", since_step=0
     )
+
+
+def dealt_rows(record: Record) -> Outcome | None:
+    """Rows of targets that fit other rows of inputs, place by place."""
+    result = record.exam("shift")
+    if result is None or not result.done:
+        return None
+    for pair in result.values["pairs"]:
+        if pair.get("dealt"):
+            moved = pair["dealt"]["moved"]
+            return labels_unrelated.finding(
+                evidence("share of rows whose targets belong to another row", moved, 0.0),
+                evidence("places compared", pair["dealt"]["compared"], step=result.step),
+                summary=f"The targets are in another order than the inputs: {moved:.0%} of the rows have the "
+                "targets of another row of the batch",
+                line=pair["line"],
+                since_step=0,
+            )
+    return None
 
 
 def reference(record: Record) -> tuple[bool, float, float] | None:
