@@ -14,12 +14,16 @@ from typing import Any
 from traindoctor.checks import CHECKS
 from traindoctor.diagnosis import Diagnosis, diagnose
 from traindoctor.errors import TraindoctorError
-from traindoctor.record import open_record
+from traindoctor.record import ExamResult, open_record
 
 # Steps that are trained: checks that read a course (rates, norms) ask for twenty points of it.
 STEPS = 24
 # Time for exams, in seconds; with the steps themselves a small model stays under a minute.
 SECONDS = 40.0
+# Part of every check-up, though no check of the diagnosis may ask for them.
+ALWAYS = ("finite_difference", "precision_ladder", "overfit_batch")
+# On request: every module alone. It costs several times the rest.
+LAYERS = ("layers_alone",)
 # With one batch in hand nothing can be said about how batches follow each other.
 OVER_BATCHES = frozenset(
     {"batch-not-changing", "data-not-shuffled", "labels-unrelated", "overfitting"}
@@ -28,10 +32,11 @@ OVER_BATCHES = frozenset(
 
 @dataclass(frozen=True)
 class Checkup:
-    """What was found, and which exam each cause was judged by."""
+    """What was found, which causes each exam was made for, and what every exam measured."""
 
     diagnosis: Diagnosis
-    exam_of: dict[str, str]
+    asked: dict[str, set[str]]
+    exams: tuple[ExamResult, ...]
 
 
 def check(
@@ -42,13 +47,16 @@ def check(
     *,
     steps: int = STEPS,
     seconds: float = SECONDS,
+    layers: bool = False,
 ) -> Diagnosis:
     """`traindoctor.check(model, batches, lambda model, batch: ..., optimizer)` before the training starts.
 
     `batch` is one batch, or a list or loader of several (better). Model and optimizer are copied: yours stay as
-    they are. `loss_fn(model, batch)` gives the scalar that training will call backward on.
+    they are. `loss_fn(model, batch)` gives the scalar that training will call backward on. `seconds` is the time
+    for exams; `layers` tests every module alone as well.
     """
-    return checkup(model, batch, loss_fn, optimizer, steps=steps, seconds=seconds).diagnosis
+    made = checkup(model, batch, loss_fn, optimizer, steps=steps, seconds=seconds, layers=layers)
+    return made.diagnosis
 
 
 def checkup(
@@ -59,6 +67,7 @@ def checkup(
     *,
     steps: int = STEPS,
     seconds: float = SECONDS,
+    layers: bool = False,
 ) -> Checkup:
     """As `check`, with what each cause was judged by."""
     batches, several = batches_of(batch)
@@ -78,12 +87,12 @@ def checkup(
             loss.backward()
             optimizer.step()
 
-    from traindoctor.replay.patient import random_state_restored
+    from traindoctor.replay.no_trace import random_state_restored
 
     skipped = frozenset() if several else OVER_BATCHES
     # Dropout draws random numbers on the way: the caller's training must not see that.
     with random_state_restored():
-        return examined(train, seconds=seconds, skipped=skipped)
+        return examined(train, seconds=seconds, skipped=skipped, layers=layers)
 
 
 def batches_of(batch: Any) -> tuple[Iterator[Any], bool]:
@@ -100,27 +109,50 @@ def batches_of(batch: Any) -> tuple[Iterator[Any], bool]:
 
 
 def examined(
-    train: Callable[[], None], *, seconds: float, skipped: frozenset[str] = frozenset()
+    train: Callable[[], None],
+    *,
+    seconds: float,
+    skipped: frozenset[str] = frozenset(),
+    layers: bool = False,
 ) -> Checkup:
-    """Watches `train`, examines, judges. The record lives in a folder that is removed."""
+    """Watches `train` for its first steps, examines, judges. The record lives in a folder that is removed."""
     from traindoctor.capture.watch import Watch
-    from traindoctor.doctor import Doctor
+    from traindoctor.doctor import Doctor, Stopped
 
     folder = Path(tempfile.mkdtemp(prefix="traindoctor-check-"))
     try:
         watch = Watch(folder, budget=1.0, rank=0)
-        doctor = Doctor(watch, after=seconds, quiet=True)
+        doctor = Doctor(watch, stop_after=STEPS, quiet=True, **examining(seconds, layers=layers))
         watch.attach()
         try:
             train()
+        except Stopped:
+            pass  # it has trained enough
         finally:
             doctor.finish()
-        checks = [check for check in CHECKS if check.slug not in skipped]
-        return Checkup(diagnose(open_record(folder), checks=checks), exam_of(doctor.asked))
+        return judged(folder, doctor.asked, skipped)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def exam_of(asked: dict[str, set[str]]) -> dict[str, str]:
-    """Cause -> the exam that was made for it."""
-    return {cause: exam for exam, causes in asked.items() for cause in causes}
+def examining(seconds: float, *, layers: bool = False) -> dict[str, Any]:
+    """How the doctor spends its seconds: half of them at the first steps, the rest after them."""
+    return {
+        "exam_seconds": seconds / 2,
+        "after": seconds / 2,
+        "also": (*ALWAYS, *(LAYERS if layers else ())),
+    }
+
+
+def judged(
+    folder: Path, asked: dict[str, set[str]], skipped: frozenset[str] = frozenset()
+) -> Checkup:
+    """The verdict on what the folder holds."""
+    record = open_record(folder) if list(folder.glob("record-*.sqlite")) else None
+    if record is None or not record.num_steps:
+        raise TraindoctorError(
+            "nothing was trained: no optimizer step and no backward pass was seen; check needs a training script, "
+            "or a file with a patient() function"
+        )
+    checks = [check for check in CHECKS if check.slug not in skipped]
+    return Checkup(diagnose(record, checks=checks), asked, record.exam_results)

@@ -12,8 +12,8 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam
 from traindoctor.numerics.finite_difference import directional_test
-from traindoctor.replay.execute import CUTS
 from traindoctor.replay.ops import PARAMETER
+from traindoctor.replay.runner import CUTS
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient

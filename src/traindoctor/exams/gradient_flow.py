@@ -11,8 +11,8 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.execute import CUTS
 from traindoctor.replay.ops import PARAMETER, Op
+from traindoctor.replay.runner import CUTS
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient

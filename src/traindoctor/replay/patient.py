@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from traindoctor.record import RecordWriter
 from traindoctor.replay.crash import Crash
 from traindoctor.replay.names import Names, unwrap
+from traindoctor.replay.no_trace import (
+    gradients_restored,
+    modes_restored,
+    modules_restored,
+    random_state_restored,
+)
 from traindoctor.replay.quiet import quiet
 from traindoctor.replay.tape import StepTape
 
@@ -74,77 +80,3 @@ class Patient:
             stack.enter_context(modules_restored(self.model))
             stack.enter_context(gradients_restored(tensor for _, tensor in self.names.parameters()))
             yield
-
-
-@contextmanager
-def random_state_restored() -> Iterator[None]:
-    """Python's, NumPy's and every device's."""
-    import random
-    import sys
-
-    python = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy is not None else None
-    cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    try:
-        with torch.random.fork_rng(devices=cuda):
-            yield
-    finally:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
-
-
-@contextmanager
-def modes_restored() -> Iterator[None]:
-    """Grad mode, autocast, deterministic and anomaly flags, default dtype."""
-    grad = torch.is_grad_enabled()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    default = torch.get_default_dtype()
-    anomaly = torch.is_anomaly_enabled()
-    check_nan = torch.is_anomaly_check_nan_enabled()
-    devices = ("cpu", "cuda")
-    casts = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
-    cache = torch.is_autocast_cache_enabled()
-    for device in devices:
-        torch.set_autocast_enabled(device, False)
-    try:
-        yield
-    finally:
-        torch.set_grad_enabled(grad)
-        # Only where an exam changed it: the call imports torch's compiler, two seconds of it.
-        if (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ) != (deterministic, warn_only):
-            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        torch.set_default_dtype(default)
-        torch.autograd.set_detect_anomaly(anomaly, check_nan)
-        for device, enabled, dtype in casts:
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
-        torch.set_autocast_cache_enabled(cache)
-
-
-@contextmanager
-def modules_restored(model: nn.Module | None) -> Iterator[None]:
-    """Training flags of all modules."""
-    flags = [] if model is None else [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, training in flags:
-            module.training = training
-
-
-@contextmanager
-def gradients_restored(tensors: Iterator[Tensor]) -> Iterator[None]:
-    """The same .grad objects as before. Exams never write into them; replays work on copies."""
-    kept = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf]
-    try:
-        yield
-    finally:
-        for tensor, gradient in kept:
-            if tensor.grad is not gradient:
-                tensor.grad = gradient

@@ -1,0 +1,88 @@
+"""The state of torch around an op: grad mode, autocast, random generators. Read, put in place, given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DEVICES = ("cpu", "cuda")
+
+Autocast = tuple[Any, ...]
+"""((device, dtype) where it is on, whether casts of weights are cached)"""
+
+
+def autocast_state() -> Autocast | None:
+    """None when off, which is the common case."""
+    on = tuple(
+        (device, torch.get_autocast_dtype(device))
+        for device in DEVICES
+        if torch.is_autocast_enabled(device)
+    )
+    return (on, torch.is_autocast_cache_enabled()) if on else None
+
+
+def set_autocast_state(state: Autocast | None) -> None:
+    on, cache = state if state is not None else ((), True)
+    chosen = dict(on)
+    for device in DEVICES:
+        torch.set_autocast_enabled(device, device in chosen)
+        if device in chosen:
+            torch.set_autocast_dtype(device, chosen[device])
+    torch.set_autocast_cache_enabled(cache)
+
+
+def random_states(tensors: Sequence[Tensor]) -> tuple[tuple[str, Tensor], ...]:
+    """Of the CPU and of every device that the tensors lie on."""
+    states = [("cpu", torch.get_rng_state())]
+    for device in {str(t.device) for t in tensors if t.is_cuda}:
+        states.append((device, torch.cuda.get_rng_state(device)))
+    return tuple(states)
+
+
+def set_random_state(device: str, state: Tensor) -> None:
+    if device == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.cuda.set_rng_state(state, device)
+
+
+@contextmanager
+def autocast_aside() -> Iterator[None]:
+    """Off inside, and as it was afterwards; casts that were cached inside are dropped."""
+    casts = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES]
+    cache = torch.is_autocast_cache_enabled()
+    torch.autocast_increment_nesting()
+    for device in DEVICES:
+        torch.set_autocast_enabled(device, False)
+    try:
+        yield
+    finally:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+        for device, enabled, dtype in casts:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(cache)
+
+
+@contextmanager
+def generators_restored() -> Iterator[None]:
+    """The random state of the CPU and of every device in use."""
+    cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=list(cuda)):
+        yield
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Inside, autocast is off at first; at the end random states, grad mode and autocast are as they were."""
+    grad = torch.is_grad_enabled()
+    with generators_restored(), autocast_aside():
+        try:
+            yield
+        finally:
+            torch.set_grad_enabled(grad)

@@ -1,0 +1,75 @@
+"""Whatever an exam does, the run goes on as if it had not: each context gives one thing back as it was."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from traindoctor.replay.modes import autocast_aside, generators_restored
+
+
+@contextmanager
+def random_state_restored() -> Iterator[None]:
+    """Python's, NumPy's and every device's."""
+    python = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    try:
+        with generators_restored():
+            yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
+
+
+@contextmanager
+def modes_restored() -> Iterator[None]:
+    """Grad mode, autocast, deterministic and anomaly flags, default dtype."""
+    grad = torch.is_grad_enabled()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    default = torch.get_default_dtype()
+    anomaly = torch.is_anomaly_enabled()
+    check_nan = torch.is_anomaly_check_nan_enabled()
+    try:
+        with autocast_aside():
+            yield
+    finally:
+        torch.set_grad_enabled(grad)
+        # Only where an exam changed it: the call imports torch's compiler, two seconds of it.
+        if (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ) != (deterministic, warn_only):
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.set_default_dtype(default)
+        torch.autograd.set_detect_anomaly(anomaly, check_nan)
+
+
+@contextmanager
+def modules_restored(model: nn.Module | None) -> Iterator[None]:
+    """Training flags of all modules."""
+    flags = [] if model is None else [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
+def gradients_restored(tensors: Iterator[Tensor]) -> Iterator[None]:
+    """The same .grad objects as before. Exams never write into them; replays work on copies."""
+    kept = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf]
+    try:
+        yield
+    finally:
+        for tensor, gradient in kept:
+            if tensor.grad is not gradient:
+                tensor.grad = gradient

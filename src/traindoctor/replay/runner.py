@@ -1,0 +1,216 @@
+"""The state of one run of a tape: values by Ref, and each op executed in the mode it had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.replay.dtypes import CASTS, cast, target
+from traindoctor.replay.modes import Autocast, set_autocast_state, set_random_state
+from traindoctor.replay.ops import FunctionCall, Op, Ref, is_float, refs_in, replace, tensors_in
+
+if TYPE_CHECKING:
+    from traindoctor.replay.tape import StepTape
+
+# They cut the graph; `look_through` makes copies of them that do not.
+CUTS = frozenset({"detach", "detach_", "data"})
+
+
+class TapeRunner:
+    """`put_leaves`, `put_batch`, then `run(ops, wanted)`. Call it under `quiet` and `restored`."""
+
+    def __init__(
+        self,
+        tape: StepTape,
+        dtype: torch.dtype | None,
+        look_through: bool,
+        opaque: bool,
+        gradients: bool,
+        substitute: dict[Ref, Tensor],
+    ) -> None:
+        self.tape = tape
+        self.dtype = dtype
+        self.look_through = look_through
+        self.opaque = opaque
+        self.gradients = gradients
+        self.substitute = substitute
+        self.indices: dict[Op, Tensor] = {}
+        self.look: Callable[[Op, Any, Sequence[Tensor]], bool] | None = None
+        self.stopped = False
+        self.own_random = True
+        """Each op draws from the state it had; else all draw on from the one that was given."""
+        self.leaves: dict[str, Tensor] = {}
+        self.env: dict[Ref, Tensor] = {}
+        self.called: dict[FunctionCall, Any] = {}
+        self.autocast: Autocast | None = None
+        self.segment = 0
+
+    def put_leaves(self, parameters: Mapping[str, Tensor]) -> None:
+        for name, leaf in self.tape.parameters.items():
+            value = parameters.get(name, leaf.value).detach()
+            if self.dtype is not None:
+                value = cast(value, self.dtype)
+            if self.gradients:
+                value = value.detach().requires_grad_()
+            self.leaves[name] = value
+            self.env[leaf.ref] = value
+
+    def put_batch(self, batch: Sequence[Tensor] | Mapping[Ref, Tensor]) -> None:
+        if not isinstance(batch, Mapping):
+            if len(batch) != len(self.tape.data):
+                raise ReplayError(
+                    f"the taped step used {len(self.tape.data)} tensors of data, {len(batch)} were given"
+                )
+            batch = dict(zip(self.tape.data, batch))
+        for ref, value in batch.items():
+            self.env[ref] = value.clone()
+
+    def run(self, ops: Sequence[Op], wanted: set[Ref]) -> dict[Ref, Tensor]:
+        last_use = {}
+        for number, op in enumerate(ops):
+            for ref in (*op.inputs, *op.outputs, *refs_in(_call_arguments(op))):
+                last_use[ref] = number
+        dying: dict[int, list[Ref]] = {}
+        for ref, number in last_use.items():
+            if ref not in wanted and self.tape.name_of(ref) is None:
+                dying.setdefault(number, []).append(ref)
+        for number, op in enumerate(ops):
+            try:
+                self.step(op)
+            except ReplayError:
+                raise
+            except Exception as error:
+                place = f" ({op.line})" if op.line else ""
+                raise ReplayError(
+                    f"{op.name}{place} cannot be run again: {type(error).__name__}: {error}"
+                ) from error
+            if self.stopped:
+                return {}
+            for ref in dying.get(number, ()):
+                self.env.pop(ref, None)
+        for ref in wanted:
+            if ref not in self.env:
+                self.env[ref] = self.value(ref)
+        return {ref: self.env[ref] for ref in wanted}
+
+    def value(self, ref: Ref) -> Tensor:
+        found = self.env.get(ref)
+        if found is None:
+            constant = self.tape.constants.get(ref)
+            if constant is None:
+                raise ReplayError("a value of the step was made before the tape began")
+            # A copy: ops may write into it.
+            found = constant.clone(memory_format=torch.preserve_format)
+            if self.dtype is not None:
+                found = cast(found, self.dtype)
+            self.env[ref] = found
+        return found
+
+    def step(self, op: Op) -> None:
+        call = op.users_function
+        if call is not None and (self.opaque or call.escapes) and call.outputs:
+            self.call_function(call)
+            if all(ref in call.outputs for ref in op.outputs):
+                for ref in op.outputs:
+                    if ref is not None:
+                        self.env[ref] = self.called[call][call.outputs[ref]]
+                return
+        args = replace(op.args, Ref, self.value)
+        kwargs = replace(op.kwargs, Ref, self.value)
+        if op in self.indices:
+            args, kwargs = _with_index(op, args, kwargs, self.indices[op])
+        func = op.func
+        if self.dtype is not None:
+            func, args, kwargs = self.in_dtype(op, func, args, kwargs)
+        self.set_modes(op)
+        if op.name in CUTS and self.goes_through(op):
+            result = args[0].view_as(args[0])
+        elif op.name == "tensor" and self.goes_through(op):
+            result = args[0].clone()
+        else:
+            result = func(*args, **kwargs)
+        outputs = [result] if isinstance(result, Tensor) else list(tensors_in(result))
+        if self.look is not None and not op.synthetic:
+            self.stopped = self.look(op, (args, kwargs), outputs)
+        for ref, value in zip(op.outputs, outputs):
+            if ref is None:
+                continue
+            if self.dtype is not None and is_float(value):
+                value = cast(value, self.dtype)
+            self.env[ref] = self.substitute.get(ref, value)
+
+    def goes_through(self, op: Op) -> bool:
+        return self.look_through or op.users_function is not None
+
+    def set_modes(self, op: Op) -> None:
+        function = op.function
+        if not self.gradients:
+            enabled = False
+        elif self.look_through:
+            enabled = True
+        elif function is not None:
+            enabled = function.differentiable
+        else:
+            enabled = op.grad_enabled
+        torch.set_grad_enabled(enabled)
+        for device, state in op.rng if self.own_random else ():
+            set_random_state(device, state)
+        if self.dtype is None and not op.synthetic:
+            self.set_autocast(op)
+
+    def set_autocast(self, op: Op) -> None:
+        if op.segment != self.segment or (self.autocast is not None and op.autocast is None):
+            torch.clear_autocast_cache()
+        self.segment = op.segment
+        if op.autocast == self.autocast:
+            return
+        self.autocast = op.autocast
+        set_autocast_state(op.autocast)
+
+    def in_dtype(self, op: Op, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        dtype = self.dtype
+        assert dtype is not None
+        if op.name in CASTS and args and isinstance(args[0], Tensor) and is_float(args[0]):
+            return Tensor.to, (args[0], dtype), {}
+        if op.name == "type" and len(args) > 1:
+            args = (args[0], _type_name(args[1]), *args[2:])
+        change = lambda found: target(found, dtype)  # noqa: E731
+        return func, replace(args, torch.dtype, change), replace(kwargs, torch.dtype, change)
+
+    def call_function(self, call: FunctionCall) -> None:
+        if call in self.called:
+            return
+        args = replace(call.args, Ref, self.value)
+        kwargs = replace(call.kwargs, Ref, self.value)
+        torch.set_grad_enabled(self.gradients and call.differentiable)
+        result = call.cls.apply(*args, **kwargs)  # type: ignore[attr-defined]
+        self.called[call] = result if isinstance(result, tuple | list) else (result,)
+
+
+def _call_arguments(op: Op) -> Any:
+    call = op.users_function
+    return () if call is None else (call.args, call.kwargs)
+
+
+def _with_index(op: Op, args: Any, kwargs: Any, index: Tensor) -> tuple[Any, Any]:
+    """Other tokens at an embedding call, or other rows of a parameter."""
+
+    def swap(value: Tensor) -> Tensor:
+        integer = not is_float(value) and value.dtype != torch.bool
+        return index.to(value) if integer and value.shape == index.shape else value
+
+    return replace(args, Tensor, swap), replace(kwargs, Tensor, swap)
+
+
+def _type_name(name: Any) -> Any:
+    """`x.type('torch.FloatTensor')` names a dtype in the old way."""
+    old = {"Float": torch.float32, "Double": torch.float64, "Half": torch.float16}
+    if isinstance(name, str):
+        for word, dtype in old.items():
+            if name.endswith(f"{word}Tensor"):
+                return dtype
+    return name

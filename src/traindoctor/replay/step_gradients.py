@@ -1,0 +1,95 @@
+"""The gradients of a taped step: what lay in .grad before it, what its backward passes left, what arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from traindoctor.replay.draft import Draft
+from traindoctor.replay.names import is_trainable_leaf, local
+from traindoctor.replay.tensors import TensorTable
+
+
+class StepGradients:
+    """Copies of .grad around the backward passes of one step."""
+
+    def __init__(self, draft: Draft, tensors: TensorTable) -> None:
+        self.draft = draft
+        self.tensors = tensors
+        self.given: dict[str, Tensor | None] = {}
+        """After the last backward pass."""
+        self._before: dict[str, Tensor | None] | None = None
+
+    def backward_begins(self) -> None:
+        if self._before is None:
+            self._before = self._copies()
+
+    def backward_ended(self) -> None:
+        self.given = self._copies()
+
+    def add_results(
+        self, inputs: Sequence[Tensor] | None, results: Sequence[Tensor | None]
+    ) -> None:
+        """What torch.autograd.grad gave back stands for .grad."""
+        for tensor, gradient in zip(inputs or (), results):
+            if not is_trainable_leaf(tensor) or gradient is None:
+                continue
+            name = self.draft.names.of(tensor)
+            old = self.given.get(name)
+            self.given[name] = self.draft.copy(gradient) if old is None else old.add_(gradient)
+
+    @property
+    def fresh(self) -> dict[str, Tensor | None]:
+        """What this step's backward passes added."""
+        made: dict[str, Tensor | None] = {}
+        before = self._before or {}
+        for name, gradient in self.given.items():
+            old = before.get(name)
+            dirty = gradient is not None and old is not None and bool(old.any())
+            made[name] = gradient - old if dirty else gradient  # type: ignore[operator]
+        return made
+
+    @property
+    def arrived(self) -> tuple[float, float] | None:
+        """Factor and cosine between the gradients that lie in .grad now and those of the last backward pass."""
+        dot = now = then = 0.0
+        for name, parameter in self._trainable().items():
+            given = self.given.get(name)
+            if given is None or parameter.grad is None or parameter.grad.is_sparse:
+                continue
+            gradient = local(parameter.grad).detach().double()
+            if gradient.shape != given.shape:
+                continue
+            reference = given.double()
+            dot += float((gradient * reference).sum())
+            now += float(gradient.square().sum())
+            then += float(reference.square().sum())
+        if not now or not then:
+            return None
+        return dot / then, dot / (now * then) ** 0.5
+
+    def _trainable(self) -> dict[str, Tensor]:
+        found = {n: p for n, p in self.draft.names.parameters() if is_trainable_leaf(p)}
+        for name, weak in self.tensors.leaf_tensors.items():
+            tensor = weak()
+            if tensor is not None:
+                found.setdefault(name, tensor)
+        return found
+
+    def _copies(self) -> dict[str, Tensor | None]:
+        """Copies of .grad; the copies of the last backward pass are overwritten."""
+        made: dict[str, Tensor | None] = {}
+        for name, parameter in self._trainable().items():
+            gradient = parameter.grad
+            if gradient is None:
+                made[name] = None
+                continue
+            gradient = local(gradient).detach()
+            old = self.given.get(name)
+            if old is not None and old.shape == gradient.shape and old.dtype == gradient.dtype:
+                made[name] = old.copy_(gradient)
+            else:
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
+                made[name] = self.draft.copy(dense)
+        return made
