@@ -299,6 +299,7 @@ def test_the_factor_on_scores_is_read_from_the_tape(
     row = result.values["attentions"][0]
     assert row["length"] == 4
     assert row["scale"] == pytest.approx(scale)
+    assert row["spread"] > 0.05  # nothing normalises queries and keys here
 
 
 def test_skip_paths_are_counted(examine: Examine) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
 MASKED = -1e4
 
 
+@dataclass(frozen=True)
+class Reading:
+    """One attention's scores and how they were made."""
+
+    scores: Tensor
+    factor: float | None = None
+    """On q.k; None where it is no number."""
+    length: int | None = None
+    """d"""
+    spread: float | None = None
+    """Standard deviation over mean of the lengths of queries and keys, the smaller of the two: 0 where one is normalised."""
+
+
 @exam(name="attention_scores", title="Spread and scaling of attention scores", cost=3)
 def attention_scores(patient: Patient) -> Mapping[str, Any]:
     """`attentions`: std of scores, entropy over ln(keys), the factor applied to q.k and d.
@@ -38,17 +52,16 @@ def attention_scores(patient: Patient) -> Mapping[str, Any]:
         raise NotApplicable("the step has no attention: no softmax enters a product with data")
     rows = []
     for attention in structure.attentions[:24]:
-        scores, factor, length = read(tape, structure, attention)
-        if scores is not None:
-            rows.append(describe(attention, scores, factor, length))
+        reading = read(tape, structure, attention)
+        if reading is not None:
+            rows.append(describe(attention, reading))
     if not rows:
         raise NotApplicable("the scores of no attention could be read")
     return {"attentions": rows, "step": tape.step}
 
 
-def describe(
-    attention: Attention, scores: Tensor, factor: float | None, length: int | None
-) -> dict[str, Any]:
+def describe(attention: Attention, reading: Reading) -> dict[str, Any]:
+    scores, factor, length = reading.scores, reading.factor, reading.length
     open_ = torch.isfinite(scores) & (scores > MASKED)
     weights = scores.masked_fill(~open_, -math.inf).softmax(-1)
     entropy = -(weights * weights.clamp_min(1e-30).log()).sum(-1)
@@ -64,16 +77,14 @@ def describe(
         "length": length,
         # 1: divided by sqrt(d); sqrt(d): not divided; d: multiplied by it
         "scale": None if factor is None or not length else factor * math.sqrt(length),
+        "spread": reading.spread,
         "module": attention.op.module,
         "line": attention.op.line,
         "kind": attention.kind,
     }
 
 
-def read(
-    tape: StepTape, structure: Structure, attention: Attention
-) -> tuple[Tensor | None, float | None, int | None]:
-    """(scores, factor on q.k, length of a query) of one attention."""
+def read(tape: StepTape, structure: Structure, attention: Attention) -> Reading | None:
     op = attention.op
     if attention.kind == "scaled_dot_product_attention":
         return read_sdpa(tape, structure, op)
@@ -81,18 +92,28 @@ def read(
         return read_mha(tape, op)
     source = op.kwargs.get("input", op.args[0] if op.args else None)
     if not isinstance(source, Ref):
-        return None, None, None
-    factor, length = scale_of(structure, source)
-    return tape.replay(want=[source])[source].detach().float(), factor, length
+        return None
+    factor, length, product = scale_of(structure, source)
+    operands = [] if product is None else [r for r in product.inputs if structure.of_data(r)]
+    values = tape.replay(want=[source, *operands])
+    scores = values[source].detach().float()
+    if product is None or product.name == "einsum":
+        return Reading(scores, factor, length)
+    q, k = (values[ref].detach().float() for ref in operands)
+    return Reading(scores, factor, length, spread(q, k.mT))
+
+
+def spread(q: Tensor, k: Tensor) -> float:
+    """See Reading.spread; both with their vectors along the last axis."""
+    lengths = (q.norm(dim=-1), k.norm(dim=-1))
+    return min(float(x.std() / x.mean().clamp_min(1e-30)) for x in lengths)
 
 
 def argument(op: Op, place: int, name: str, default: Any = None) -> Any:
     return op.kwargs.get(name, op.args[place] if len(op.args) > place else default)
 
 
-def read_sdpa(
-    tape: StepTape, structure: Structure, op: Op
-) -> tuple[Tensor | None, float | None, int | None]:
+def read_sdpa(tape: StepTape, structure: Structure, op: Op) -> Reading:
     query, key = argument(op, 0, "query"), argument(op, 1, "key")
     mask, causal = argument(op, 3, "attn_mask"), argument(op, 5, "is_causal", False)
     want = [ref for ref in (query, key, mask) if isinstance(ref, Ref)]
@@ -103,7 +124,7 @@ def read_sdpa(
     factor = float(given) if given is not None else length**-0.5
     if q.ndim == k.ndim == 4 and q.shape[1] != k.shape[1]:
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores = q @ k.mT * factor
+    scores, varied = q @ k.mT * factor, spread(q, k)
     if isinstance(mask, Ref):
         m = values[mask]
         scores = scores.masked_fill(~m, -math.inf) if m.dtype == torch.bool else scores + m.float()
@@ -113,16 +134,16 @@ def read_sdpa(
     for ref in (query, key):
         scaled, _ = walk_scale(structure, ref)
         factor *= scaled
-    return scores, factor, length
+    return Reading(scores, factor, length, varied)
 
 
-def read_mha(tape: StepTape, op: Op) -> tuple[Tensor | None, float | None, int | None]:
+def read_mha(tape: StepTape, op: Op) -> Reading | None:
     """The projections are made again: torch keeps the scores to itself."""
     query, key = argument(op, 0, "query"), argument(op, 1, "key")
     width, heads = argument(op, 3, "embed_dim_to_check"), argument(op, 4, "num_heads")
     weight, bias = argument(op, 5, "in_proj_weight"), argument(op, 6, "in_proj_bias")
     if not isinstance(weight, Ref):
-        return None, None, None
+        return None
     want = [ref for ref in (query, key, weight, bias) if isinstance(ref, Ref)]
     values = tape.replay(want=want)
     w = values[weight].detach().float()
@@ -135,40 +156,41 @@ def read_mha(tape: StepTape, op: Op) -> tuple[Tensor | None, float | None, int |
         x = x.unsqueeze(1) if x.ndim == 2 else x
         return x.reshape(*x.shape[:2], heads, length).permute(1, 2, 0, 3)  # (B, H, T, d)
 
-    return split(q) @ split(k).mT * length**-0.5, length**-0.5, length
+    q, k = split(q), split(k)
+    return Reading(q @ k.mT * length**-0.5, length**-0.5, length, spread(q, k))
 
 
-def scale_of(structure: Structure, scores: Ref) -> tuple[float | None, int | None]:
-    """The factor between a query and its score: on the way from q.k to the softmax, and on q and k before."""
+def scale_of(structure: Structure, scores: Ref) -> tuple[float | None, int | None, Op | None]:
+    """(factor between a query and its score, d, the product): on the way from q.k to the softmax, and before."""
     factor = 1.0
     ref = scores
     producer = structure.tape.producer
     for _ in range(24):
         op = producer.get(ref)
         if op is None:
-            return None, None
+            return None, None, None
         factor *= structure.factor_in_place(ref)
         if op.name in PRODUCTS:
             operands = [r for r in op.inputs if structure.of_data(r)]
             if len(operands) != 2:
-                return None, None
+                return None, None, None
             for operand in operands:
                 factor *= walk_scale(structure, operand)[0]
             alpha = op.kwargs.get("alpha", 1.0) if op.name == "baddbmm" else 1.0
-            return factor * float(alpha), contracted_length(structure, op)
+            return factor * float(alpha), contracted_length(structure, op), op
         number = structure.scalar_factor(op)
         if number is not None:
             factor *= number
         elif op.name not in VIEWS and op.name not in MASKS:
-            return None, None  # a soft cap, a normalisation, a learned temperature
+            return None, None, None  # a soft cap, a normalisation, a learned temperature
         above = [r for r in op.inputs if structure.of_data(r)]
         if not above:
-            return None, None
+            return None, None, None
         # A bias may hang on the data as well: the scores are the operand of the same shape made by a product.
         ref = max(above, key=lambda r: (structure.shape(r) == structure.shape(ref), r.index))
         if len(above) > 1:
             ref = next((r for r in above if leads_to_product(structure, r)), ref)
-    return None, None
+    return None, None, None
 
 
 def leads_to_product(structure: Structure, ref: Ref) -> bool:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from traindoctor.checks.base import Clear, Finding, Outcome
@@ -7,9 +9,10 @@ from traindoctor.checks.model.attention_scale_wrong import attention_scale_wrong
 from traindoctor.record import make_record
 
 
-def judge(scale: float | None, std: float, length: int = 64) -> Outcome:
-    row = {"scale": scale, "factor": scale, "std": std, "length": length, "entropy": 0.4}
-    row |= {"module": "attn", "line": "train.py:9"}
+def judge(scale: float | None, std: float, length: int = 64, spread: float = 0.3) -> Outcome:
+    factor = None if scale is None else scale / math.sqrt(length)
+    row = {"scale": scale, "factor": factor, "std": std, "length": length, "entropy": 0.4}
+    row |= {"module": "attn", "line": "train.py:9", "spread": spread}
     return attention_scale_wrong(
         make_record(exams={"attention_scores": {"attentions": [row], "step": 0}})
     )
@@ -33,3 +36,10 @@ def test_fires_when_factor_and_spread_are_both_out(scale: float, std: float) -> 
 )
 def test_silent_on_look_alikes(scale: float | None, std: float) -> None:
     assert isinstance(judge(scale, std), Clear)
+
+
+def test_a_factor_above_one_is_wrong_by_construction_unless_it_is_a_temperature() -> None:
+    assert isinstance(judge(64.0, 1.6), Finding)  # multiplied by sqrt(d) instead of divided
+    assert isinstance(
+        judge(80.0, 1.6, spread=0.0), Clear
+    )  # cosine attention with a temperature of 10
