@@ -6,7 +6,8 @@ weights on batches that come later. Numbers only: what they mean is the checks' 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 PERMUTED = 2
 # A first variant that is no better by this much ends the experiment: there is nothing to measure noise for.
 WORTH = 0.02
+# A variant that beats every order of the control, but by less than so many times their spread, is repeated in
+# the same other orders: noisy runs (a rate that is too high makes them so) need more than one pair.
+UNSURE = 5.0
 # Warm-up over half of the steps. Where the run breaks after n steps, at least n and this many more must be at
 # the full rate: a warm-up that only puts the break off cures nothing.
 WARMUP_SHARE = 0.5
@@ -76,12 +80,18 @@ def compare(plan: Plan, changes: Mapping[str, Change], *, promising: int = 1) ->
                 break
         variants[name] = plan.run(change).values()
     worth = control.blown or any(_helps(one, control.judged) for one in variants.values())
+    permuted = plan.permuted(PERMUTED) if worth else []
+    controls = [control.judged, *(trial.judged for trial in permuted)]
+    for name, change in changes.items():
+        if name in variants and worth and _unsure(variants[name], controls):
+            repeats = plan.permuted(PERMUTED, change)
+            variants[name]["permuted"] = [trial.values() for trial in repeats]
     return {
         "start": plan.snapshot.step,
         "steps": plan.steps,
         "before": before,
         "control": control.values(),
-        "permuted": [trial.values() for trial in plan.permuted(PERMUTED)] if worth else [],
+        "permuted": [trial.values() for trial in permuted],
         "variants": variants,
         "fidelity": plan.fidelity(control),
         "unit": plan.unit,
@@ -90,6 +100,14 @@ def compare(plan: Plan, changes: Mapping[str, Change], *, promising: int = 1) ->
 
 def _helps(variant: Mapping[str, Any], control: float) -> bool:
     return bool(variant["loss"] < control - WORTH * min(1.0, abs(control)))
+
+
+def _unsure(variant: Mapping[str, Any], controls: Sequence[float]) -> bool:
+    """Better than every control, and not by so much that one run decides."""
+    if variant["blown"] or not all(map(math.isfinite, controls)):
+        return False
+    gain = min(controls) - variant["loss"]
+    return WORTH * min(1.0, abs(controls[0])) < gain < UNSURE * (max(controls) - min(controls))
 
 
 def warm_up(plan: Plan) -> dict[str, Change]:

@@ -138,10 +138,13 @@ class Plan:
             self.snapshot.memo[key] = self.run(Change(), order)
         return self.snapshot.memo[key]  # type: ignore[no-any-return]
 
-    def permuted(self, count: int) -> list[Trial]:
+    def permuted(self, count: int, change: Change | None = None) -> list[Trial]:
+        """The control (or a variant) with its batches in other orders, the same ones at each call."""
         generator = torch.Generator().manual_seed(0)
         orders = [torch.randperm(self.steps, generator=generator).tolist() for _ in range(count)]
-        return [self.control(order) for order in orders]
+        if change is None:
+            return [self.control(order) for order in orders]
+        return [self.run(change, order) for order in orders]
 
     def fidelity(self, control: Trial) -> float:
         """The largest difference between the control's losses and the script's own, in nats.

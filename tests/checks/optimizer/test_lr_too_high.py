@@ -74,6 +74,29 @@ def test_silent_within_five_times_the_noise_of_the_order_of_batches() -> None:
     assert isinstance(lr_too_high(record(noisy)), Clear)
 
 
+def repeated(values: dict, name: str, *losses: float) -> dict:
+    values["variants"][name]["permuted"] = [
+        {"loss": loss, "blown": False, "losses": []} for loss in losses
+    ]
+    return values
+
+
+def test_a_noisy_run_is_judged_by_repeats_of_control_and_variant() -> None:
+    apart = trial(control=3.27, permuted=(3.18, 3.16), lr_3=3.15, lr_10=2.97)
+    assert isinstance(lr_too_high(record(repeated(apart, "lr/10", 2.95, 2.99))), Finding)
+    mixed = trial(control=3.27, permuted=(3.18, 3.16), lr_3=3.15, lr_10=2.97)
+    assert isinstance(lr_too_high(record(repeated(mixed, "lr/10", 3.17, 3.02))), Clear)
+
+
+def test_a_run_between_the_rungs_is_asked_and_one_on_the_bigram_rung_is_not() -> None:
+    def ending(loss: float) -> Record:
+        series = {"loss.token": [4.7, 4.0, 3.5, *[loss] * 60], "optim.lr": [0.02] * 63}
+        return make_record(series | {"ladder.unigram": [3.3] * 63, "ladder.bigram": [2.6] * 63})
+
+    assert isinstance(lr_too_high(ending(2.95)), NotJudged)
+    assert isinstance(lr_too_high(ending(2.65)), Clear)
+
+
 def test_asks_for_the_experiment_when_the_loss_sticks() -> None:
     outcome = lr_too_high(record(None))
     assert isinstance(outcome, NotJudged)

@@ -34,7 +34,7 @@ def lr_too_high(record: Record) -> Outcome | None:
     reached = progress(record)
     result = record.exam(EXAM)
     if result is None:
-        if reached is not None and reached.learned:
+        if reached is not None and reached.learned_well:
             return lr_too_high.clear("the loss fell well under the level of token frequencies")
         return lr_too_high.not_judged("the same run at a lower rate has not been tried", wants=EXAM)
     trial = Experiment.of(result)
@@ -46,7 +46,8 @@ def lr_too_high(record: Record) -> Outcome | None:
         return lr_too_high.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
     # Where the run and a third of its rate both blow up, the tenth alone has to learn.
     third_blows = trial.control_blown and trial.blown.get("lr/3", False)
-    if not (trial.wins("lr/10") and (trial.wins("lr/3") or third_blows)):
+    lower_helps = trial.wins("lr/3") or trial.leans("lr/3") or third_blows
+    if not (trial.wins("lr/10") and lower_helps):
         return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")
     if trial.warmup_cures:
         return lr_too_high.clear(f"{EXAM}: with a warm-up the same rate learns as well")
