@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from traindoctor.diagnosis.symptoms import symptoms
+from traindoctor.diagnosis.symptoms import Symptom, symptoms
 from traindoctor.record import Record, make_record
 
 RNG = np.random.default_rng(0)
@@ -40,6 +40,16 @@ def test_a_rise_over_the_start_is_grave() -> None:
 def test_a_flat_loss_is_light() -> None:
     (symptom,) = symptoms(make_record({"loss.root": RNG.normal(9.21, 0.02, 100).tolist()}))
     assert (symptom.name, symptom.grave) == ("loss-flat", False)
+
+
+def test_a_flat_loss_at_the_level_of_a_blind_guess_is_grave() -> None:
+    def flat(level: float) -> Symptom:
+        losses = {"loss.token": RNG.normal(level, 0.02, 100).tolist()}
+        (symptom,) = symptoms(make_record(losses, facts={"loss.site": {"classes": 100}}))
+        return symptom
+
+    assert flat(4.62).grave
+    assert not flat(1.8).grave  # fine-tuning at a tiny rate
 
 
 @pytest.mark.parametrize(("length", "expected"), [(80, True), (30, False)])

@@ -356,6 +356,38 @@ def test_update_norms_are_those_of_the_step(tmp_path) -> None:
     assert set(record.layers("update.rms").layers) == {n for n, _ in Two().named_parameters()}
 
 
+def test_the_gradient_that_the_step_finds(tmp_path) -> None:
+    def cleared(clear: bool) -> Record:
+        def train() -> None:
+            model = Two()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            model(torch.ones(2, 4)).sum().backward()
+            if clear:
+                optimizer.zero_grad()
+            optimizer.step()
+
+        return watched(tmp_path / str(clear), train, Update())
+
+    assert cleared(False)["grad.norm_at_step"].first > 0
+    assert cleared(True)["grad.norm_at_step"].first == 0
+
+
+def test_a_closure_makes_its_gradient_inside_of_the_step(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    assert watched(tmp_path, train, Update())["grad.norm_at_step"].first > 0
+
+
 def measured(optimizer, p) -> dict[str, float]:
     group = optimizer.param_groups[0]
     apart = decouples(optimizer, group)

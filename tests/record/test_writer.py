@@ -44,6 +44,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert record["loss.root"].values.tolist() == [1.0 / (step + 1) for step in range(10)]
     table = record.layers("grad.rms")
     assert table is not None
+    assert table.medians()[0] == np.median(table.values[:, 0])
+    assert np.isnan(table.medians()[1])  # without a warning on anybody's terminal
     assert table.layer("a").values.tolist() == list(range(10))
     assert np.isnan(table.layer("b").values).all()
     assert record.fact("env") == {"torch": "3"}

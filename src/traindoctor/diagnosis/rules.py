@@ -87,7 +87,13 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
         "clip-ineffective",
         *_TOO_SHORT,
     ),
-    "weight-decay-too-high": ("gradients-vanishing", "attention-blind", *_TOO_SHORT),
+    # AdamW's decay is multiplied by the rate: a lower rate wins wherever the decay is too high.
+    "weight-decay-too-high": (
+        "lr-too-high",
+        "gradients-vanishing",
+        "attention-blind",
+        *_TOO_SHORT,
+    ),
     "adam-settings-bad": (
         "lr-too-high",
         "no-warmup",

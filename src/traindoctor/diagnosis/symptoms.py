@@ -16,6 +16,8 @@ RISE = 0.2
 # The loss within this many nats of a rung, for 40 steps, is "on the rung" (lab: healthy runs stay <= 16 steps).
 ON_RUNG = 0.05
 RUNG_STEPS = 40
+# A loss this close to ln(classes), or above, is a blind guess.
+GUESS = 0.1
 # The last points whose mean tells that the run is leaving the rung downwards.
 LEAVING = 4
 # Better than a count model of the last five tokens by this much is too good for a next-token model.
@@ -109,11 +111,12 @@ def _flat(record: Record) -> list[Symptom]:
         return []
     first, last, _, noise = windows
     if abs(last - first) <= max(3 * noise, 0.01 * abs(first)):
-        return [
-            Symptom(
-                "loss-flat", f"the loss does not fall: {first:.4g} at first, {last:.4g} at the end"
-            )
-        ]
+        text = f"the loss does not fall: {first:.4g} at first, {last:.4g} at the end"
+        # Fine-tuning at a tiny rate is flat at a good level. At the level of a blind guess nothing was learned.
+        classes = (record.fact("loss.site") or {}).get("classes")
+        guess = math.log(classes) if classes and classes > 1 else math.inf
+        untrained = record.get("loss.token") is not None and last >= guess - GUESS
+        return [Symptom("loss-flat", text, None, untrained)]
     return []
 
 
@@ -146,7 +149,7 @@ def _too_good(record: Record) -> list[Symptom]:
         return []
     steps, at_loss, at_rung = np.intersect1d(loss.steps, rung.steps, return_indices=True)
     gap = loss.values[at_loss] - rung.values[at_rung]
-    if len(steps) < MIN_POINTS or float(np.mean(gap[-10:])) > -TOO_GOOD:
+    if len(steps) < MIN_POINTS or not float(np.mean(gap[-10:])) <= -TOO_GOOD:
         return []
     text = f"the loss is {-float(np.mean(gap[-10:])):.2g} nats better than a count of five tokens"
     return [Symptom("loss-too-good", text)]

@@ -34,8 +34,8 @@ def printed_loss(patient: Patient) -> Mapping[str, Any]:
             try:
                 return judge(patient.tapes[step], aside=aside)
             except (NotApplicable, ReplayError) as reason:
-                reasons.append(f"step {step}: {reason}")
-    raise NotApplicable("; ".join(reasons[:2]))
+                reasons.append(str(reason))
+    raise NotApplicable("; ".join(dict.fromkeys(reasons)))
 
 
 def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     if not reads and aside:
         reads = left_aside(tape)
     if not reads:
-        raise NotApplicable("no loss was read by the script in this step")
+        raise NotApplicable("the script reads no loss at a step that was taped")
     # Scripts read `loss.detach()`: the looked-through gradient of what is read, against what was given.
     replay = tape.replay(gradients=True, look_through=True, want=[read.ref for read in reads])
     columns = []
@@ -67,6 +67,7 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     return {
         "step": tape.step,
         "was_read": was_read,
+        "apart": apart(tape, [read.ref for read, _ in columns]),
         "cosine": projection(target, matrix),
         "best_single": max(cosines),
         "reads": [
@@ -88,6 +89,13 @@ def is_a_loss(tape: StepTape, read: Read) -> bool:
         return False
     numbers = {op.number for op in ops}
     return any(site.op.number in numbers for site in tape.loss_sites)
+
+
+def apart(tape: StepTape, reads: list[Ref]) -> bool:
+    """No loss on the way to what is read stands on the way to what is optimised: two computations."""
+    sites = {site.op.number: site.in_root for site in tape.loss_sites}
+    numbers = {op.number for op in tape.needed(reads)}
+    return not any(in_root for number, in_root in sites.items() if number in numbers)
 
 
 def left_aside(tape: StepTape) -> list[Read]:

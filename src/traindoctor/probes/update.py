@@ -22,6 +22,7 @@ class Update:
 
     name: ClassVar[str] = "update"
     gives: ClassVar[tuple[str, ...]] = (
+        "grad.norm_at_step",
         "param.norm",
         "update.norm",
         "update.ratio",
@@ -41,6 +42,7 @@ class Update:
         self._before: list[tuple[Tensor, Tensor]] = []
         self._optimizer: torch.optim.Optimizer | None = None
         self._norms: tuple[Tensor, Tensor] | None = None
+        self._gradient: Tensor | None = None
         self._sizes: list[int] = []
         self._names: list[str] = []
 
@@ -57,8 +59,11 @@ class Update:
             if parameters and sum(p.nbytes for p in parameters) <= MAX_BYTES:
                 self._optimizer = event.optimizer
                 self._before = [(p, p.detach().clone()) for p in parameters]
+                self._gradient = total_norm([p.grad for p in parameters if p.grad is not None])
         elif isinstance(event, StepEnd) and event.optimizer is self._optimizer:
             before, self._before, self._optimizer = self._before, [], None
+            if self._gradient is None:  # a closure makes its gradients inside of the step
+                self._gradient = total_norm([p.grad for p, _ in before if p.grad is not None])
             self._measure(before)
 
     @torch.no_grad()
@@ -78,11 +83,12 @@ class Update:
         if self._norms is None:
             return
         weights, updates = (norms.double().cpu() for norms in self._norms)
-        self._norms = None
+        gradient, self._gradient, self._norms = self._gradient, None, None
         param_norm, update_norm = float(weights.norm()), float(updates.norm())
         record.scalars(
             step,
             {
+                "grad.norm_at_step": 0.0 if gradient is None else float(gradient),
                 "param.norm": param_norm,
                 "update.norm": update_norm,
                 "update.ratio": update_norm / param_norm if param_norm else math.inf,
@@ -91,3 +97,13 @@ class Update:
         root = torch.tensor(self._sizes, dtype=torch.float64).sqrt()
         record.layers("weight.rms", step, self._names, (weights / root).numpy())
         record.layers("update.rms", step, self._names, (updates / root).numpy())
+
+
+@torch.no_grad()
+def total_norm(gradients: list[Tensor]) -> Tensor | None:
+    """What the optimizer finds; None where it finds nothing."""
+    dense = [g for g in gradients if not g.is_sparse]
+    if not dense:
+        return torch.tensor(math.nan) if gradients else None
+    norms = torch._foreach_norm(dense)
+    return torch.stack([n.to(norms[0].device).float() for n in norms]).norm()

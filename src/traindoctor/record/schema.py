@@ -84,6 +84,11 @@ class LayerSeries:
     def row(self, index: int = -1) -> dict[str, float]:
         return dict(zip(self.layers, (float(v) for v in self.values[index])))
 
+    def medians(self) -> NDArray[np.float64]:
+        """By layer, over the steps that have a number; NaN where none has."""
+        columns = (column[~np.isnan(column)] for column in self.values.T)
+        return np.array([float(np.median(c)) if len(c) else np.nan for c in columns])
+
 
 @dataclass(frozen=True)
 class ExamResult:

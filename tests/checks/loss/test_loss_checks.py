@@ -22,10 +22,18 @@ FALLING = [4.0 - 0.1 * i for i in range(30)]
 RISING = [4.0 * 1.3**i for i in range(30)]
 
 
-def mismatch(cosine: float, difference: float = 0.0, was_read: bool = True) -> Record:
+def mismatch(
+    cosine: float,
+    difference: float = 0.0,
+    was_read: bool = True,
+    apart: bool = False,
+    step: int = 0,
+) -> Record:
     return make_record(
         exams={
             "printed_loss": {
+                "step": step,
+                "apart": apart,
                 "cosine": cosine,
                 "was_read": was_read,
                 "reads": [{"value": 4.6, "cosine": cosine, "line": "train.py:9"}],
@@ -53,6 +61,14 @@ def test_the_printed_loss_clears_and_a_wrong_backward_is_not_this_cause() -> Non
     asked = loss_gradient_mismatch(make_record())
     assert isinstance(asked, NotJudged)
     assert asked.wants == "printed_loss"
+
+
+def test_two_losses_computed_apart_are_compared_again_later() -> None:
+    early = loss_gradient_mismatch(mismatch(0.993, apart=True))
+    assert isinstance(early, NotJudged)
+    assert early.wants == "printed_loss"
+    assert isinstance(loss_gradient_mismatch(mismatch(0.4, apart=True, step=60)), Finding)
+    assert isinstance(loss_gradient_mismatch(mismatch(0.96, apart=True, step=60)), Clear)
 
 
 def test_a_refused_exam_is_wanted_again() -> None:

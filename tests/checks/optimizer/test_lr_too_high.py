@@ -84,6 +84,8 @@ def repeated(values: dict, name: str, *losses: float) -> dict:
 def test_a_noisy_run_is_judged_by_repeats_of_control_and_variant() -> None:
     apart = trial(control=3.27, permuted=(3.18, 3.16), lr_3=3.15, lr_10=2.97)
     assert isinstance(lr_too_high(record(repeated(apart, "lr/10", 2.95, 2.99))), Finding)
+    paired = trial(control=3.20, permuted=(3.23, 3.12), lr_3=3.16, lr_10=3.03)
+    assert isinstance(lr_too_high(record(repeated(paired, "lr/10", 3.02, 2.91))), Finding)
     mixed = trial(control=3.27, permuted=(3.18, 3.16), lr_3=3.15, lr_10=2.97)
     assert isinstance(lr_too_high(record(repeated(mixed, "lr/10", 3.17, 3.02))), Clear)
 

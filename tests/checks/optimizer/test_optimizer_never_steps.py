@@ -29,3 +29,15 @@ def test_fires_when_the_scaler_skips_for_ever_but_not_at_its_start() -> None:
     assert "scaler" in found.summary
     at_first = make_record({"scaler.skipped": [1.0] * 4 + [0.0] * 60}, facts={"run.steps": 60})
     assert isinstance(optimizer_never_steps(at_first), Clear)
+
+
+def test_fires_when_the_gradient_is_cleared_between_backward_and_step() -> None:
+    gone = {"grad.norm": [2.9] * 40, "grad.norm_at_step": [0.0] * 4}
+    found = optimizer_never_steps(make_record(gone, facts={"run.steps": 40}))
+    assert isinstance(found, Finding)
+    assert found.evidence[0].expected == 2.9
+    there = gone | {"grad.norm_at_step": [0.0, 1.0, 1.0, 1.0]}
+    assert isinstance(optimizer_never_steps(make_record(there, facts={"run.steps": 40})), Clear)
+    no_gradient = gone | {"grad.norm": [0.0] * 40}  # a matter of the loss, not of the step
+    outcome = optimizer_never_steps(make_record(no_gradient, facts={"run.steps": 40}))
+    assert isinstance(outcome, Clear)

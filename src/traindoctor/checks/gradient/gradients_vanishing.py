@@ -38,8 +38,7 @@ def gradients_vanishing(record: Record) -> Outcome | None:
     """
     layers = record.layers("grad.rms")
     assert layers is not None
-    with np.errstate(all="ignore"):
-        typical = dict(zip(layers.layers, np.nanmedian(layers.values, axis=0).tolist()))
+    typical = dict(zip(layers.layers, layers.medians().tolist()))
     stacks: dict[str, dict[int, float]] = defaultdict(dict)
     for name, size in typical.items():
         found = NUMBER.search(name)

@@ -33,8 +33,7 @@ def low_precision_updates_lost(record: Record) -> Outcome | None:
     """
     lost = record.layers("update.lost")
     assert lost is not None
-    with np.errstate(all="ignore"):
-        typical = np.nanmedian(lost.values, axis=0)
+    typical = lost.medians()
     measured = typical[np.isfinite(typical)]
     if not len(measured):
         return low_precision_updates_lost.not_judged("no update was measured")
@@ -44,7 +43,8 @@ def low_precision_updates_lost(record: Record) -> Outcome | None:
     worst = lost.layers[int(np.nanargmax(typical))]
     rate = record.get("optim.lr")
     decayed = rate is not None and len(rate) > 4 and rate.last < 0.1 * float(np.nanmax(rate.values))
-    early = float(np.nanmedian(lost.values[0])) if len(lost) else middle
+    first = lost.values[0][np.isfinite(lost.values[0])]
+    early = float(np.median(first)) if len(first) else middle
     course = progress(record)
     learned = course is not None and course.learned
     if decayed and early < LOST:

@@ -15,9 +15,9 @@ from traindoctor.record import ExamResult, Record, Series
 # A difference counts from this many times the spread of controls whose batches came in another order. The
 # same settings in another order differ by 4 to 8 standard errors over batches: that error is no noise.
 NOISE_FACTOR = 5.0
-# Where control and variant were both repeated in three orders: Student's t with 4 degrees of freedom. 5 comes
-# by chance once in 270 experiments.
-REPEATED_T = 5.0
+# Where control and variant were both repeated in three orders: Student's t of the two groups (4 degrees of freedom)
+# or of the differences order by order (2 degrees). Either comes by chance once in 200 to 270 experiments.
+REPEATED_T, PAIRED_T = 5.0, 10.0
 # ... and from this size: annealing alone gives up to 0.03 nats in 20 steps of healthy runs.
 EFFECT_NATS = 0.05
 # Losses under one nat (BCE, regression) are judged by share.
@@ -112,18 +112,17 @@ class Experiment:
         return math.isfinite(self.control) and self.difference(name) <= -self.effect
 
     def surely_lower(self, name: str) -> bool:
-        """Repeated in several orders: every one below every control, and the means apart beyond the spread."""
+        """Repeated in several orders: lower in each of them, and beyond the spread of groups or of pairs."""
         own, controls = np.array(self.repeats[name]), np.array(self.controls)
-        if not (np.isfinite(own).all() and np.isfinite(controls).all()) or max(own) >= min(
-            controls
-        ):
+        gains = controls - own
+        if not np.isfinite(gains).all() or gains.min() <= 0:
             return False
-        freedom = len(own) + len(controls) - 2
-        squares = len(own) * own.var() + len(controls) * controls.var()
-        error = math.sqrt(squares / freedom * (1 / len(own) + 1 / len(controls)))
-        gap = float(controls.mean() - own.mean())
+        count = len(gains)
+        apart = math.sqrt((own.var(ddof=1) + controls.var(ddof=1)) / count)
+        paired = float(gains.std(ddof=1)) / math.sqrt(count)
         least = min(EFFECT_NATS, EFFECT_SHARE * abs(float(controls.mean())))
-        return gap >= max(least, REPEATED_T * error)
+        gain = float(gains.mean())
+        return gain >= least and gain >= min(REPEATED_T * apart, PAIRED_T * paired)
 
     def leans(self, name: str) -> bool:
         """No worse than the control in its orders of batches, for what one run can say."""

@@ -52,9 +52,9 @@ def lr_too_high(record: Record) -> Outcome | None:
     if trial.warmup_cures:
         return lr_too_high.clear(f"{EXAM}: with a warm-up the same rate learns as well")
     rate = record["optim.lr"]
-    share, reached_loss = (
-        ("a tenth", trial.variants["lr/10"]) if third_blows else ("a third", trial.variants["lr/3"])
-    )
+    tenth = third_blows or trial.variants["lr/10"] < trial.variants["lr/3"]
+    share, name = ("a tenth", "lr/10") if tenth else ("a third", "lr/3")
+    reached_loss = trial.variants[name]
     return lr_too_high.finding(
         *([] if third_blows else [trial.evidence("lr/3", "a third of the rate")]),
         trial.evidence("lr/10", "a tenth of the rate"),

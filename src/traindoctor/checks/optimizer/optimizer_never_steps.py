@@ -8,22 +8,26 @@ BACKWARDS = 40
 # A scaler skips a few steps while it looks for its factor, and one in thousands later.
 SKIPPED_SHARE = 0.9
 SKIPPED_STEPS = 20
+# Steps looked at that find no gradient at all, all of them: one could be a frozen phase.
+EMPTY_STEPS = 3
 
 
 @check(
     code="OPT008",
     slug="optimizer-never-steps",
-    title="Gradients are computed but the optimizer never steps",
+    title="Gradients are computed but no optimizer step uses them",
 )
 def optimizer_never_steps(record: Record) -> Outcome | None:
     """
     ## What it does
-    Counts backward passes and optimizer steps, and the steps that a GradScaler skips.
+    Counts backward passes and optimizer steps, and the steps that a GradScaler skips; looks whether there is a
+    gradient left when `step` is called.
     ## Why it matters
     Everything runs, the loss is printed, and the weights stay as they were built.
     ## How to fix
     Call `optimizer.step()` in a branch that is reached: an accumulation counter must not start again before it
-    is full. With GradScaler, look at why gradients are never finite.
+    is full. `zero_grad()` belongs before `backward()` or after `step()`, never between the two. With GradScaler,
+    look at why gradients are never finite.
     ## When it stays silent
     Long accumulation that does end in a step, optimizers written by hand (the weights change), a scaler's
     first skipped steps.
@@ -37,6 +41,8 @@ def optimizer_never_steps(record: Record) -> Outcome | None:
                 summary=f"The gradient scaler skips {share:.0%} of the steps: gradients are never finite",
                 since_step=int(skipped.steps[0]),
             )
+    if (thrown := thrown_away(record)) is not None:
+        return thrown
     steps = int(record.fact("run.steps", 0) or 0)
     stepping = record.fact("optimizer.stepping") or {}
     if steps or record.has("optim.lr"):
@@ -51,4 +57,21 @@ def optimizer_never_steps(record: Record) -> Outcome | None:
         evidence("backward passes", backwards),
         summary=f"{backwards} backward passes and not one optimizer step: the weights never change",
         since_step=0,
+    )
+
+
+def thrown_away(record: Record) -> Outcome | None:
+    """Backward gives a gradient and `step` finds none."""
+    found, given = record.get("grad.norm_at_step"), record.get("grad.norm")
+    if found is None or given is None or len(found) < EMPTY_STEPS:
+        return None
+    if found.values.any() or not given.finite().values.any():
+        return None
+    return optimizer_never_steps.finding(
+        evidence("norm of the gradient when step is called", 0.0, given.finite().median()),
+        evidence("norm of the gradient after backward", given.finite().median()),
+        evidence("steps looked at", len(found)),
+        summary="The gradient is gone when the optimizer steps: it is cleared between backward and step, and the "
+        "weights never follow it",
+        since_step=int(found.steps[0]),
     )
