@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -32,11 +32,14 @@ OVER_BATCHES = frozenset(
 
 @dataclass(frozen=True)
 class Checkup:
-    """What was found, which causes each exam was made for, and what every exam measured."""
+    """What was found, and what each exam measured."""
 
     diagnosis: Diagnosis
     asked: dict[str, set[str]]
+    """Exam -> the causes it was made for."""
     exams: tuple[ExamResult, ...]
+    unmade: tuple[str, ...] = ()
+    """Exams that were wanted when the time was up."""
 
 
 def check(
@@ -69,7 +72,8 @@ def checkup(
     seconds: float = SECONDS,
     layers: bool = False,
 ) -> Checkup:
-    """As `check`, with what each cause was judged by."""
+    """As `check`, with what each exam measured."""
+    refuse_strangers(model, loss_fn, optimizer)
     batches, several = batches_of(batch)
     # Together, so that the copied optimizer holds the copied parameters.
     model, optimizer = copy.deepcopy((model, optimizer))
@@ -93,6 +97,25 @@ def checkup(
     # Dropout draws random numbers on the way: the caller's training must not see that.
     with random_state_restored():
         return examined(train, seconds=seconds, skipped=skipped, layers=layers)
+
+
+def refuse_strangers(model: Any, loss_fn: Any, optimizer: Any) -> None:
+    """Says in one sentence what is not what it should be."""
+    from torch import nn, optim
+
+    for name, value, kind in (
+        ("model", model, nn.Module),
+        ("optimizer", optimizer, optim.Optimizer),
+    ):
+        if not isinstance(value, kind):
+            raise TraindoctorError(
+                f"the {name} must be an {'nn.Module' if kind is nn.Module else 'torch.optim.Optimizer'}, "
+                f"it is {type(value).__name__}: the order is model, batches, loss_fn, optimizer"
+            )
+    if not callable(loss_fn):
+        raise TraindoctorError(
+            f"loss_fn must be a function of model and batch, it is {type(loss_fn).__name__}"
+        )
 
 
 def batches_of(batch: Any) -> tuple[Iterator[Any], bool]:
@@ -130,7 +153,7 @@ def examined(
             pass  # it has trained enough
         finally:
             doctor.finish()
-        return judged(folder, doctor.asked, skipped)
+        return judged(folder, doctor.asked, doctor.unmade, skipped)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -145,7 +168,10 @@ def examining(seconds: float, *, layers: bool = False) -> dict[str, Any]:
 
 
 def judged(
-    folder: Path, asked: dict[str, set[str]], skipped: frozenset[str] = frozenset()
+    folder: Path,
+    asked: dict[str, set[str]],
+    unmade: Sequence[str],
+    skipped: frozenset[str] = frozenset(),
 ) -> Checkup:
     """The verdict on what the folder holds."""
     record = open_record(folder) if list(folder.glob("record-*.sqlite")) else None
@@ -155,4 +181,4 @@ def judged(
             "or a file with a patient() function"
         )
     checks = [check for check in CHECKS if check.slug not in skipped]
-    return Checkup(diagnose(record, checks=checks), asked, record.exam_results)
+    return Checkup(diagnose(record, checks=checks), asked, record.exam_results, tuple(unmade))

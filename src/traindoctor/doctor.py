@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import math
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -56,12 +57,18 @@ class Doctor:
         after: float = 30.0,
         stop_when_sick: bool = False,
         stop_after: int | None = None,
+        exam_seconds: float | None = None,
+        also: Sequence[str] = (),
         quiet: bool = False,
         stream: IO[str] | None = None,
         exams: Mapping[str, str] = EXAMS,
     ) -> None:
         self.watch = watch
         self.after = after
+        self.exam_seconds = exam_seconds
+        """Own seconds while the script runs, instead of the budget's share."""
+        self.also = also
+        """Exams to make at the end whether a check asks for them or not."""
         self.stop_after = stop_after
         self.stop_when_sick = stop_when_sick
         self.quiet = quiet
@@ -116,6 +123,8 @@ class Doctor:
     @property
     def allowance(self) -> float:
         """Seconds that may still be spent now."""
+        if self.exam_seconds is not None:
+            return self.exam_seconds - self.spent
         budget = self.watch.governor.budget
         ran = time.perf_counter() - self._began - self.spent
         return budget * max(CREDIT_SECONDS, ran) - self.spent
@@ -135,7 +144,7 @@ class Doctor:
 
     def _choose(self, completed: int, seconds: float, *, ended: bool = False) -> str | None:
         """The most wanted exam that is due and fits into the seconds."""
-        prices = {wish.exam: self._price(wish.exam) for wish in wanted(self._open)}
+        prices = {wish.exam: self._price(wish.exam, least=ended) for wish in wanted(self._open)}
         for wish in wanted(self._open, costs=prices):
             affordable = prices[wish.exam] <= seconds or (self._cheap(wish.exam) and seconds > 0)
             if affordable and self._due(wish.exam, completed, ended=ended):
@@ -170,13 +179,15 @@ class Doctor:
             return False
         return ended or completed >= 2 * attempts[-1] + LOOKS[4]
 
-    def _price(self, name: str) -> float:
+    def _price(self, name: str, *, least: bool = False) -> float:
         """Seconds: learned where it was performed, else the exam's own guess in steps."""
         if name in self._prices:
             return self._prices[name]
         step = self.watch.governor.step_seconds
         exam = self._load(name)
-        return UNKNOWN_SECONDS if exam is None or not step else float(exam.cost) * step
+        if exam is None or not step:
+            return UNKNOWN_SECONDS
+        return float(exam.least if least and exam.least else exam.cost) * step
 
     def _cheap(self, name: str) -> bool:
         """Let in while anything is left: the first steps are slow and would price it too high."""
@@ -192,7 +203,7 @@ class Doctor:
             self.exams = {key: home for key, home in self.exams.items() if key != name}
             return None
 
-    def _perform(self, name: str, completed: int) -> None:
+    def _perform(self, name: str, completed: int, *, seconds: float = math.inf) -> None:
         self._attempts.setdefault(name, []).append(completed)
         wishes = [wish for wish in wanted(self._open) if wish.exam == name]
         self.asked.setdefault(name, set()).update(*(wish.causes for wish in wishes))
@@ -200,6 +211,7 @@ class Doctor:
         if exam is None:
             return
         began = time.thread_time()
+        self.watch.patient.seconds = seconds
         result: ExamResult = exam(self.watch.patient)
         self._prices[name] = time.thread_time() - began
         self.watch.record_writer.exam(result)
@@ -300,19 +312,25 @@ class Doctor:
                 name = self._choose(completed, left, ended=True)
                 if name is None:
                     break
-                self._perform(name, completed)
+                self._perform(name, completed, seconds=left)
                 self._look(completed)
-            self._note_unmade(deadline)
+            for name in self.also:
+                if name not in self._attempts and deadline > time.perf_counter():
+                    self._perform(name, completed)
+            self._look(completed)
+            self._note_unmade()
         finally:
             self.quiet = quiet
 
-    def _note_unmade(self, deadline: float) -> None:
-        left = [w.exam for w in wanted(self._open) if w.exam not in self._attempts]
-        known = [name for name in left if name in self.exams]
-        if self.settled:
-            return
-        if known and deadline > time.perf_counter():
-            names = ", ".join(known)
+    @property
+    def unmade(self) -> list[str]:
+        """Exams that are still wanted: the time was up before their turn."""
+        left = [*self.also] if self.settled else [*(w.exam for w in wanted(self._open)), *self.also]
+        return [n for n in dict.fromkeys(left) if n in self.exams and n not in self._attempts]
+
+    def _note_unmade(self) -> None:
+        if self.unmade:
+            names = ", ".join(self.unmade)
             self.watch.record_writer.note(
                 "info", f"not enough time for {names}: allow more with --after SECONDS"
             )
@@ -338,6 +356,8 @@ def attend(watch: Watch, settings: Mapping[str, Any]) -> None:
         after=float(settings.get("after", 30.0)),
         stop_when_sick=bool(settings.get("stop_when_sick", False)),
         stop_after=settings.get("stop_after"),
+        exam_seconds=settings.get("exam_seconds"),
+        also=settings.get("also", ()),
         quiet=bool(settings.get("quiet", False)),
     )
     # Runs before the watch's own exit handler; child interpreters have no other end.

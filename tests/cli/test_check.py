@@ -71,8 +71,12 @@ def test_a_leak_is_found_before_training(tmp_path: Path) -> None:
     said = json.loads((tmp_path / "v.json").read_text())
     assert said["causes"][0]["cause"] == "causal-mask-leak"
     lines = result.output.splitlines()
-    assert lines[0].split()[:3] == ["verdict", "exam", "cause"]
-    assert lines[1].split()[:3] == ["CONFIRMED", "dependence", "causal-mask-leak"]
+    assert lines[0].split() == "exam what was measured value expected noise verdict".split()
+    assert lines[1].startswith("who sees which token  movement of earlier")
+    assert lines[1].endswith("0         1e-06    CONFIRMED: causal-mask-leak")
+    healthy = next(line for line in lines if line.startswith("gradient by autograd"))
+    assert healthy.split()[-1] == "ok"
+    assert any(line.startswith("one batch by heart") for line in lines)
 
 
 def test_a_script_is_stopped_after_its_first_steps(tmp_path: Path) -> None:
@@ -93,6 +97,9 @@ def test_a_script_is_stopped_after_its_first_steps(tmp_path: Path) -> None:
         ("def patient():\n    return 3\n", "patient\\(\\) must give"),
         ("def patient():\n    return {'model': 1}\n", "without batches, loss_fn, optimizer"),
         ("def patient(:\n", "is no Python"),
+        ("def patient():\n    return 1, 2, 3\n", "it gave tuple of 3"),
+        ("def patient():\n    return 1, 2, 3, 4\n", "must be an nn.Module"),
+        ("print('hello')\n", "nothing was trained"),
     ],
 )
 def test_a_wrong_patient_is_told_in_a_sentence(tmp_path: Path, text: str, message: str) -> None:
@@ -100,6 +107,32 @@ def test_a_wrong_patient_is_told_in_a_sentence(tmp_path: Path, text: str, messag
     file.write_text(text)
     with pytest.raises(TraindoctorError, match=message):
         raise call(str(file)).exception or AssertionError("no error")
+
+
+def test_the_trainers_settings_are_examined(tmp_path: Path) -> None:
+    text = tmp_path / "my.txt"
+    text.write_text("the cat sat on the mat and the dog ran to the log. " * 200)
+    settings = (
+        "--tokenizer word --vocab-size 40 --layers 1 --heads 2 --width 16 --block 16 --batch 4"
+    )
+    result = call("--json", "-", "--seconds", "60", "--data", str(text), *settings.split())
+    assert result.exception is None, result.exception
+    said = json.loads(result.output)
+    assert (said["verdict"], result.return_value, said["steps"]) == ("healthy", 0, 24)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "nowhere.txt"], "nowhere.txt"),
+        (["--data", "my.txt", "--out", "runs"], "leave --out away"),
+        (["--preset", "no-such"], "no-such"),
+    ],
+)
+def test_wrong_settings_of_the_trainer_are_told(arguments: list[str], message: str) -> None:
+    with pytest.raises(TraindoctorError, match=message):
+        raise call(*arguments).exception or AssertionError("no error")
 
 
 def test_nothing_to_check_is_wrong_use() -> None:

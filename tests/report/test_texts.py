@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from traindoctor.record import ExamResult
 from traindoctor.report import checklist, markdown, terminal
 
 HERE = Path(__file__).parent
@@ -39,8 +40,14 @@ def test_terminal(case: str, width: int) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_checklist(case: str) -> None:
-    exams = {"causal-mask-leak": "dependence", "backward-incorrect": "tape_gradient"}
-    compare(checklist.report(CASES[case](), exams, width=110), f"checklist-{case}.txt")
+    asked = {"dependence": {"causal-mask-leak"}, "tape_gradient": {"backward-incorrect"}}
+    exams = [
+        ExamResult("tape_gradient", 0, "done", {"difference": 2.5e-8, "noise": 9.5e-7}),
+        ExamResult("positions", 0, "refused", {}, "a next-token model"),
+        ExamResult("overfit_batch", 0, "done", {"of another": "version"}),
+    ]
+    text = checklist.report(CASES[case](), asked, exams, ["precision_ladder"], width=110)
+    compare(text, f"checklist-{case}.txt")
 
 
 @pytest.mark.parametrize("case", CASES)

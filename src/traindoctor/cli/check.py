@@ -37,7 +37,13 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=1.0),
     default=40.0,
     show_default=True,
-    help="Time for the exams after the first steps.",
+    help="Time for the exams, beside the first steps themselves.",
+)
+@click.option(
+    "--each-module",
+    "layers",
+    is_flag=True,
+    help="Also test every module alone by finite differences, on its real inputs (slow).",
 )
 @click.argument("target", required=False, metavar="[SCRIPT.PY | PATIENT.PY]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
@@ -45,21 +51,26 @@ def command(
     json_file: str | None,
     data: tuple[str, ...],
     seconds: float,
+    layers: bool,
     target: str | None,
     arguments: tuple[str, ...],
 ) -> int:
     """Examine model, loss, data and optimizer before training.
 
-    SCRIPT.PY is any training script: it runs to its first steps, is examined and stopped. PATIENT.PY is a file with
-    a function `patient()` that gives `model, batches, loss_fn, optimizer`, with `loss_fn(model, batch)` a scalar.
-    With --data the settings of `traindoctor train` are examined.
+    \b
+    traindoctor check train.py --its --args      any training script: its first steps, then it is stopped
+    traindoctor check patient.py                 a file with a function patient(), see below
+    traindoctor check --data my.txt --preset base    the settings of `traindoctor train`, --data first
+    traindoctor check --preset demo              the same on the embedded text
+
+    patient() gives `model, batches, loss_fn, optimizer`, with `loss_fn(model, batch)` a scalar.
 
     Exit status: 0 healthy, 1 sick, 2 wrong use, 3 inconclusive.
     """
-    if data:
+    if data or (target is not None and target.startswith("-")):
         # Everything that is no option of ours is the trainer's.
         extra = ([target] if target else []) + list(arguments)
-        return tell(of_trainer(data, extra, seconds), json_file)
+        return tell(of_trainer(data, extra, seconds, layers), json_file)
     if target is None:
         raise TraindoctorError(
             "check needs a script, a file with a patient() function, or --data PATH"
@@ -68,8 +79,8 @@ def command(
     if not path.is_file():
         raise TraindoctorError(f"there is no file {target!r}; give a Python script")
     if defines_patient(path):
-        return tell(of_patient(path, seconds), json_file)
-    return tell(of_script(target, arguments, seconds), json_file)
+        return tell(of_patient(path, arguments, seconds, layers), json_file)
+    return tell(of_script(target, arguments, seconds, layers), json_file)
 
 
 def tell(found: Checkup, json_file: str | None) -> int:
@@ -82,7 +93,9 @@ def tell(found: Checkup, json_file: str | None) -> int:
         json_report.write(found.diagnosis, json_file)
     if json_file != "-":
         width = terminal.width_of(sys.stdout)
-        click.echo(checklist.report(found.diagnosis, found.exam_of, width=width))
+        click.echo(
+            checklist.report(found.diagnosis, found.asked, found.exams, found.unmade, width=width)
+        )
         terminal.show(found.diagnosis, sys.stdout)
     return STATUS[found.diagnosis.verdict]
 
@@ -96,10 +109,11 @@ def defines_patient(path: Path) -> bool:
     return any(isinstance(node, ast.FunctionDef) and node.name == "patient" for node in tree.body)
 
 
-def of_patient(path: Path, seconds: float) -> Checkup:
+def of_patient(path: Path, arguments: tuple[str, ...], seconds: float, layers: bool) -> Checkup:
     from traindoctor.checkup import checkup
 
     sys.path.insert(0, str(path.resolve().parent))
+    sys.argv = [str(path), *arguments]
     made: Any = runpy.run_path(str(path))["patient"]()
     names = ("model", "batches", "loss_fn", "optimizer")
     if isinstance(made, dict):
@@ -108,21 +122,18 @@ def of_patient(path: Path, seconds: float) -> Checkup:
             raise TraindoctorError(f"patient() gave a dict without {', '.join(lacking)}")
         made = tuple(made[name] for name in names)
     if not isinstance(made, tuple) or len(made) != len(names):
-        raise TraindoctorError(
-            f"patient() must give ({', '.join(names)}), it gave {type(made).__name__}"
-        )
-    return checkup(*made, seconds=seconds)
+        what = type(made).__name__ + (f" of {len(made)}" if isinstance(made, tuple) else "")
+        raise TraindoctorError(f"patient() must give ({', '.join(names)}), it gave {what}")
+    return checkup(*made, seconds=seconds, layers=layers)
 
 
-def of_script(target: str, arguments: tuple[str, ...], seconds: float) -> Checkup:
+def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: bool) -> Checkup:
     """Runs the script to its first steps; the doctor stops it and examines."""
     import shutil
     import tempfile
 
     from traindoctor.capture import arming, runner
-    from traindoctor.checkup import STEPS, Checkup, exam_of
-    from traindoctor.diagnosis import diagnose
-    from traindoctor.record import Record, open_record
+    from traindoctor.checkup import STEPS, examining, judged
 
     folder = Path(tempfile.mkdtemp(prefix="traindoctor-check-"))
     settings = {
@@ -132,11 +143,12 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float) -> Checku
         "script": target,
         "argv": list(arguments),
         "started": "traindoctor.doctor:attend",
-        "after": seconds,
         "stop_after": STEPS,
         "quiet": True,
+        **examining(seconds, layers=layers),
     }
     asked: dict[str, set[str]] = {}
+    unmade: list[str] = []
 
     def finish(status: int | str) -> None:
         from traindoctor import doctor
@@ -144,32 +156,43 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float) -> Checku
         if doctor.attending is not None:
             doctor.attending.finish(status)
             asked.update(doctor.attending.asked)
+            unmade.extend(doctor.attending.unmade)
 
     try:
         arming.export(settings)
         arming.arm(settings)
         status = runner.run_script(target, arguments, finish)
-        recorded = bool(list(folder.glob("record-*.sqlite")))
-        if not recorded and status != 0:
+        if status != 0 and not list(folder.glob("record-*.sqlite")):
             raise TraindoctorError(f"{target} ended with status {status} before its first step")
-        diagnosis = diagnose(open_record(folder) if recorded else Record())
-        return Checkup(diagnosis, exam_of(asked))
+        return judged(folder, asked, unmade)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def of_trainer(data: tuple[str, ...], extra: list[str], seconds: float) -> Checkup:
+def of_trainer(data: tuple[str, ...], extra: list[str], seconds: float, layers: bool) -> Checkup:
     """The first steps of `traindoctor train` with these settings, in a folder that is removed."""
     import tempfile
 
-    from traindoctor.checkup import STEPS, examined
+    from traindoctor.checkup import examined
     from traindoctor.cli import train as trainer
+    from traindoctor.lm.config import resolve
+    from traindoctor.lm.loop import Callbacks, train
 
+    settings = [*(item for path in data for item in ("--data", path)), *extra]
+    given = dict(trainer.command.make_context("check", settings).params)
+    for name in ("out", "resume", "overwrite", "ui"):
+        if given.pop(name):
+            raise TraindoctorError(
+                f"check writes no run: leave --{name} away, or use traindoctor train"
+            )
+    for name in ("doctor", "quiet"):
+        given.pop(name)
+    preset, file = given.pop("preset"), given.pop("file")
+    chosen = {name: value for name, value in given.items() if value not in (None, ())}
+    config = resolve(preset=preset, file=file, given=chosen)
     with tempfile.TemporaryDirectory(prefix="traindoctor-check-") as folder:
-        settings = [*(item for path in data for item in ("--data", path)), *extra]
-        settings += ["--steps", str(STEPS), "--out", str(Path(folder) / "run")]
-
-        def run() -> None:
-            trainer.command.main(settings, standalone_mode=False)
-
-        return examined(run, seconds=seconds)
+        # The same loss as with a doctor: one whose scores can be seen.
+        callbacks = Callbacks(needs_logits=True)
+        return examined(
+            lambda: train(Path(folder) / "run", config, callbacks), seconds=seconds, layers=layers
+        )

@@ -20,13 +20,17 @@ class NotApplicable(Exception):
 
 @dataclass(frozen=True)
 class Exam:
-    """One test. `cost` is a first guess in training steps' time; the doctor learns the real one."""
+    """One test. `cost` is a first guess in training steps' time; the doctor learns the real one.
+
+    `least` is what it can be cut down to where `patient.seconds` are short.
+    """
 
     name: str
     title: str
     cost: float
     perform: Callable[[Patient], Mapping[str, Any]]
     needs_tape: bool = True
+    least: float | None = None
 
     def __call__(self, patient: Patient) -> ExamResult:
         """Never raises for a patient that cannot be examined: that is a result, with its reason."""
@@ -48,11 +52,11 @@ class Exam:
 
 
 def exam(
-    *, name: str, title: str, cost: float, needs_tape: bool = True
+    *, name: str, title: str, cost: float, needs_tape: bool = True, least: float | None = None
 ) -> Callable[[Callable[[Any], Mapping[str, Any]]], Exam]:
     """Makes an Exam of a function of the patient. The table in exams/__init__.py lists them."""
 
     def build(perform: Callable[[Any], Mapping[str, Any]]) -> Exam:
-        return Exam(name, title, cost, perform, needs_tape)
+        return Exam(name, title, cost, perform, needs_tape, least)
 
     return build

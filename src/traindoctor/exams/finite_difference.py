@@ -14,6 +14,7 @@ from traindoctor.exams.base import exam
 from traindoctor.numerics.finite_difference import directional_test
 from traindoctor.replay.ops import PARAMETER
 from traindoctor.replay.runner import CUTS
+from traindoctor.replay.structure import meant_to_move
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -44,10 +45,16 @@ def finite_difference(patient: Patient) -> Mapping[str, Any]:
     if not abs(start - given) <= FAITHFUL * max(abs(given), 1e-6):
         raise ReplayError("the step cannot be replayed in float64")
 
-    def loss(*values: Tensor) -> Tensor:
-        return tape.replay(dtype=torch.float64, parameters=dict(zip(names, values))).loss
-
     values = [tape.parameters[name].value.double() for name in names]
+    masks = [meant_to_move(tape, name) for name in names]
+
+    def loss(*moved: Tensor) -> Tensor:
+        parameters = {
+            name: new if mask is None else here + mask * (new - here)
+            for name, new, here, mask in zip(names, moved, values, masks)
+        }
+        return tape.replay(dtype=torch.float64, parameters=parameters).loss
+
     gradients = [tape.fresh[name].double() for name in names]  # type: ignore[union-attr]
     test = directional_test(loss, values, gradients=gradients, num_directions=DIRECTIONS)
     rounding = max(torch.finfo(tape.parameters[name].value.dtype).eps for name in names)
@@ -68,8 +75,11 @@ def finite_difference(patient: Patient) -> Mapping[str, Any]:
 def cut_paths(tape: StepTape) -> int:
     """Ops on the way to the loss that let values through and gradients not."""
     roots = [root.ref for root in tape.roots if root.ref is not None]
+    # What reads the loss after the step shares its memory: it is on no way to it.
+    last = max((tape.producer[ref].number for ref in roots if ref in tape.producer), default=0)
     return sum(
-        op.hangs_on & PARAMETER != 0
+        op.number < last
+        and op.hangs_on & PARAMETER != 0
         and (op.name in CUTS or (not op.grad_enabled and op.function is None))
         for op in tape.needed(roots)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +13,16 @@ from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.numerics.finite_difference import directional_test
 from traindoctor.replay.compare import compare
-from traindoctor.replay.execute import look_inside, values_before
-from traindoctor.replay.ops import FunctionCall, Ref, refs_in, replace
+from traindoctor.replay.execute import arguments, look_inside, values_before
+from traindoctor.replay.ops import (
+    FunctionCall,
+    Op,
+    Ref,
+    is_foreign,
+    refs_in,
+    replace,
+    tensors_in,
+)
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -32,8 +40,12 @@ def functions_alone(patient: Patient) -> Mapping[str, Any]:
     calls: dict[tuple[str, str | None], FunctionCall] = {}
     for call in tape.functions:
         calls.setdefault((call.name, call.line), call)
-    if not calls:
-        raise NotApplicable("the step calls no autograd.Function of the user's")
+    foreign: dict[str, Op] = {}
+    for op in tape.ops:
+        if is_foreign(op) and op.users_function is None:
+            foreign.setdefault(op.name, op)
+    if not calls and not foreign:
+        raise NotApplicable("the step calls no autograd.Function and no operator of the user's")
     results = []
     for call in list(calls.values())[:MAX_FUNCTIONS]:
         try:
@@ -41,6 +53,13 @@ def functions_alone(patient: Patient) -> Mapping[str, Any]:
         except (ReplayError, RuntimeError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
             results.append({"name": call.name, "line": call.line, "test": "none", "reason": reason})
+    for op in list(foreign.values())[:MAX_FUNCTIONS]:
+        base = {"name": op.name, "line": op.line or op.library_line}
+        try:
+            results.append({**base, **operator_alone(tape, op)})
+        except (ReplayError, RuntimeError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            results.append({**base, "test": "none", "reason": reason})
     return {"functions": results}
 
 
@@ -53,8 +72,28 @@ def examine(tape: StepTape, call: FunctionCall) -> dict[str, Any]:
     if not live:
         return {**base, "test": "none", "reason": "it has no floating input"}
     if call.escapes or not _sees_the_same(tape, call, values):
-        return {**base, **_by_differences(call, values, live)}
+        return {
+            **base,
+            **_by_differences(lambda v: _apply(call, v), values, live, seed=call.number),
+        }
     return {**base, **_by_tape(tape, call, values, live)}
+
+
+def operator_alone(tape: StepTape, op: Op) -> dict[str, Any]:
+    """A registered operator on its real inputs, from outside: torch sees neither forward nor backward."""
+    values = {ref: value.detach().clone() for ref, value in arguments(tape, op).items()}
+    live = [ref for ref, value in values.items() if value.is_floating_point()]
+    if not live:
+        return {"test": "none", "reason": "it has no floating input"}
+
+    def apply(values: Mapping[Ref, Tensor]) -> tuple[Tensor, ...]:
+        made = op.func(
+            *replace(op.args, Ref, values.__getitem__),
+            **replace(op.kwargs, Ref, values.__getitem__),
+        )
+        return tuple(tensors_in(made))
+
+    return _by_differences(apply, values, live, seed=op.number)
 
 
 def _apply(call: FunctionCall, values: Mapping[Ref, Tensor]) -> tuple[Tensor, ...]:
@@ -163,7 +202,11 @@ def _is_identity(
 
 
 def _by_differences(
-    call: FunctionCall, values: Mapping[Ref, Tensor], live: list[Ref]
+    apply: Callable[[Mapping[Ref, Tensor]], tuple[Tensor, ...]],
+    values: Mapping[Ref, Tensor],
+    live: list[Ref],
+    *,
+    seed: int,
 ) -> dict[str, Any]:
     """What torch cannot see into is tested from outside, in float64 if the Function takes it."""
 
@@ -171,12 +214,12 @@ def _by_differences(
         # The Function gets its own dtype where it knows no other.
         swapped = {**values, **dict(zip(live, tensors))}
         total = sum(
-            (out * cotangent(out)).sum() for out in _apply(call, swapped) if out.is_floating_point()
+            (out * cotangent(out)).sum() for out in apply(swapped) if out.is_floating_point()
         )
         return total  # type: ignore[return-value]
 
     def cotangent(out: Tensor) -> Tensor:
-        generator = torch.Generator().manual_seed(call.number)
+        generator = torch.Generator().manual_seed(seed)
         return torch.randn(out.shape, generator=generator).to(out)
 
     inputs = [values[ref].detach() for ref in live]
@@ -190,6 +233,7 @@ def _by_differences(
     test = directional_test(function, inputs)
     return {
         "test": "finite differences",
+        "outcome": test.outcome,
         "difference": test.difference,
         "noise": test.noise,
         "factor": test.factor,

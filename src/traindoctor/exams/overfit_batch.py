@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.dropout import without_dropout
+from traindoctor.replay.ends import find_ends
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -23,11 +25,18 @@ RATES = (3e-3, 1e-2)
 # The whole exam stays below so many seconds; it says how many steps it made.
 SECONDS = 10.0
 FAITHFUL = 1e-4
+# Near zero: so much of the way to the floor is left.
+LEARNED = 0.1
+# A loss that fell by less of its start over the last quarter of at least so many steps stands still.
+STILL, ENOUGH = 0.01, 40
 
 
 @exam(name="overfit_batch", title="Learn one batch by heart", cost=300)
 def overfit_batch(patient: Patient) -> Mapping[str, Any]:
-    """`start` and `end` of the loss, and the losses in between; 0 is reached where targets do not contradict."""
+    """`start` and `end` of the loss; `floor` is what targets that contradict each other leave.
+
+    `learned` where it comes near the floor, `stalled` where it stays above and falls no more.
+    """
     tape = patient.tape
     assert tape is not None
     if tape.faithful > FAITHFUL:
@@ -40,7 +49,13 @@ def overfit_batch(patient: Patient) -> Mapping[str, Any]:
     best = min(finite, key=lambda run: run[-1])
     numbers = sum(leaf.value.numel() for leaf in tape.parameters.values())
     targets = sum(int(site.valid.sum()) for site in tape.loss_sites)
+    floor = contradiction(tape)
+    left = (best[-1] - floor) / max(best[0] - floor, 1e-9)
+    late = best[-max(2, len(best) // 4) :]
     return {
+        "floor": floor,
+        "learned": left < LEARNED,
+        "stalled": left >= LEARNED and len(best) >= ENOUGH and late[0] - late[-1] < STILL * best[0],
         "start": best[0],
         "end": best[-1],
         "steps": len(best) - 1,
@@ -49,6 +64,30 @@ def overfit_batch(patient: Patient) -> Mapping[str, Any]:
         "parameters": numbers,
         "targets": targets,
     }
+
+
+def contradiction(tape: StepTape) -> float:
+    """The least mean loss that any model can reach: entropy of the targets of places that see the same."""
+    ends = next((e for e in find_ends(tape) if e.has_classes and e.layout is not None), None)
+    if ends is None or ends.layout is None:
+        return 0.0
+    axis, rows, places = ends.layout
+    index = (ends.index if axis == 1 else ends.index.T).tolist()
+    targets = ends.loss.targets.cpu().tolist()
+    valid = ends.loss.valid.cpu().tolist()
+    seen: dict[tuple[Any, ...], Counter[int]] = {}
+    for number, (target, counts) in enumerate(zip(targets, valid)):
+        if not counts:
+            continue
+        row, place = number, 0
+        if places:
+            row, place = divmod(number, places) if axis == 1 else divmod(number, rows)[::-1]
+        line = tuple(index[row])
+        key = line[: place + 1] if ends.causal else (place, *line)
+        seen.setdefault(key, Counter())[target] += 1
+    total = sum(group.total() for group in seen.values())
+    lost = sum(n * math.log(g.total() / n) for g in seen.values() for n in g.values())
+    return lost / total if total else 0.0
 
 
 def losses(tape: StepTape, rate: float, seconds: float) -> list[float]:

@@ -11,6 +11,7 @@ import torch
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.compare import compare_all
+from traindoctor.replay.ops import is_foreign
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -73,7 +74,11 @@ def judge(tape: StepTape) -> dict[str, Any]:
         "leftover": leftover,
         "hooked": hooked,
         "functions": sorted({call.name for call in tape.functions}),
-        "opaque": sorted({call.name for call in tape.functions if call.escapes}),
+        # Their own backward passes made the reference too: they must be tested from outside.
+        "opaque": sorted(
+            {call.name for call in tape.functions if call.escapes}
+            | {op.name for op in tape.ops if is_foreign(op)}
+        ),
         "world_size": tape.world_size,
     }
 

@@ -149,6 +149,33 @@ def values_before(tape: StepTape, call: FunctionCall) -> dict[Ref, Tensor]:
         return runner.run([op for op in tape.needed(refs) if op.number < first], refs)
 
 
+def arguments(tape: StepTape, op: Op) -> dict[Ref, Tensor]:
+    """The tensors that an op was called with, as they were then."""
+    refs = set(op.inputs)
+    runner = TapeRunner(tape, None, False, False, False, {})
+    runner.put_leaves({})
+    with quiet(), restored():
+        return runner.run([o for o in tape.needed(refs) if o.number < op.number], refs)
+
+
+def part(
+    tape: StepTape,
+    ops: Sequence[Op],
+    inputs: Mapping[Ref, Tensor],
+    parameters: Mapping[str, Tensor],
+    wanted: Sequence[Ref],
+    *,
+    dtype: torch.dtype,
+) -> dict[Ref, Tensor]:
+    """Some ops of the step by themselves, as the script runs them: each user Function is called as one op."""
+    differentiate = torch.is_grad_enabled()
+    runner = TapeRunner(tape, dtype, False, True, differentiate, {})
+    runner.env.update((ref, value.clone()) for ref, value in inputs.items())
+    runner.env.update((tape.parameters[name].ref, value) for name, value in parameters.items())
+    with quiet(), restored():
+        return runner.run(ops, set(wanted))
+
+
 def look_inside(
     tape: StepTape,
     call: FunctionCall,

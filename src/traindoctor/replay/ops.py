@@ -102,6 +102,20 @@ class Op:
         return found
 
 
+# Operators that come with torch, and libraries whose backward passes are their own tests' affair.
+TORCHS_OWN = frozenset({"aten", "prim", "prims", "torch", "_c10d_functional", "c10d", "quantized"})
+
+
+def is_foreign(op: Op) -> bool:
+    """An operator that somebody registered (`torch.library`, a C++ extension): its backward is theirs."""
+    func = op.func
+    if isinstance(func, torch._ops.OpOverload):
+        return func.namespace not in TORCHS_OWN
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        return func._qualified_op_name.partition("::")[0] not in TORCHS_OWN
+    return False
+
+
 def op_name(func: Callable[..., Any]) -> str:
     """`add`, `__getitem__`, `T` (for the property), `cross_entropy`."""
     name = getattr(func, "__name__", None) or str(func)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from traindoctor.replay.ops import Op, Ref
@@ -219,3 +220,16 @@ class Structure:
             if len(above) != 1:
                 return
             ref = above[0]
+
+
+def meant_to_move(tape: StepTape, name: str) -> Tensor | None:
+    """1 where a table may move, None: everywhere. The row of padding_idx has no gradient and is meant to have none."""
+    leaf = tape.parameters[name]
+    for op in tape.ops:
+        if op.name == "embedding" and leaf.ref in op.inputs:
+            row = op.kwargs.get("padding_idx", op.args[2] if len(op.args) > 2 else None)
+            if isinstance(row, int) and row >= 0:
+                mask = torch.ones_like(leaf.value, dtype=torch.float64)
+                mask[row] = 0
+                return mask
+    return None

@@ -3,69 +3,138 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from traindoctor.checks.base import Finding
 from traindoctor.diagnosis import Diagnosis
-from traindoctor.report.words import number
+from traindoctor.record import ExamResult
+from traindoctor.report.measured import EXAMS, Measured
+from traindoctor.report.words import number as full_number
 
-HEAD = ("verdict", "exam", "cause", "expected", "noise", "what was measured")
+HEAD = ("exam", "what was measured", "value", "expected", "noise", "verdict")
+# The record of the steps themselves: rates, norms, times, batches.
+COURSE = "the first steps"
+# What was measured is wrapped into what the other columns leave, but never under this.
+LEAST_WIDTH = 24
+
+
+def number(value: float | str | None) -> str:
+    """Three digits are enough in a table."""
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.2g}" if abs(value) < 1e-3 else f"{value:.3g}"
+    return full_number(value)
 
 
 @dataclass(frozen=True)
 class Line:
+    """One row of the table."""
+
     exam: str
-    cause: str
     measured: str
+    value: str
     expected: str
     noise: str
     verdict: str
 
     @property
     def cells(self) -> tuple[str, ...]:
-        return (self.verdict, self.exam, self.cause, self.expected, self.noise, self.measured)
+        return (self.exam, self.measured, self.value, self.expected, self.noise, self.verdict)
 
 
-def lines(diagnosis: Diagnosis, exam_of: Mapping[str, str]) -> list[Line]:
-    """Findings first, then what is ruled out, then what an exam could not decide."""
+def lines(
+    diagnosis: Diagnosis,
+    asked: Mapping[str, Iterable[str]],
+    exams: Iterable[ExamResult] = (),
+    unmade: Iterable[str] = (),
+) -> list[Line]:
+    """Findings first, then what every other exam measured, then those that found no time.
+
+    `asked`: exam -> the causes that wanted it.
+    """
+    exam_of = {cause: exam for exam, causes in asked.items() for cause in causes}
     made = [_found(cause.finding, exam_of) for cause in diagnosis.causes]
+    guilty = {exam_of.get(cause.finding.cause) for cause in diagnosis.causes}
+    cleared = {clear.cause for clear in diagnosis.ruled_out}
+    latest = latest_results(exams)
+    for name in (*EXAMS, *(name for name in latest if name not in EXAMS)):
+        if name in latest and name not in guilty:
+            made.append(_quiet(latest[name], cleared.intersection(asked.get(name, ()))))
     made += [
-        Line(exam_of.get(clear.cause, "record"), clear.cause, clear.by, "-", "-", "ok")
-        for clear in diagnosis.ruled_out
-    ]
-    made += [
-        Line(exam_of[left.cause], left.cause, left.reason, "-", "-", "not judged")
-        for left in diagnosis.not_judged
-        if left.cause in exam_of
+        Line(_title(name), "allow more with --seconds", "-", "-", "-", "no time") for name in unmade
     ]
     return made
 
 
+def latest_results(exams: Iterable[ExamResult]) -> dict[str, ExamResult]:
+    """Exam -> its latest result that was done; its latest refusal where none was."""
+    found: dict[str, ExamResult] = {}
+    for result in exams:
+        if result.done or not (result.exam in found and found[result.exam].done):
+            found[result.exam] = result
+    return found
+
+
 def _found(found: Finding, exam_of: Mapping[str, str]) -> Line:
-    exam = exam_of.get(found.cause, "record")
+    exam = exam_of.get(found.cause)
+    title = _title(exam) if exam else COURSE
+    verdict = f"{found.status.upper()}: {found.cause}"
     if not found.evidence:
-        return Line(exam, found.cause, found.summary, "-", "-", found.status.upper())
+        return Line(title, found.summary, "-", "-", "-", verdict)
     best = found.evidence[0]
-    return Line(
-        exam,
-        found.cause,
-        f"{best.measure}: {number(best.value)}",
-        number(best.expected),
-        number(best.noise),
-        found.status.upper(),
-    )
+    cells = (number(best.value), number(best.expected), number(best.noise))
+    return Line(title, best.measure, *cells, verdict)
 
 
-def report(diagnosis: Diagnosis, exam_of: Mapping[str, str], *, width: int = 100) -> str:
-    """A plain table; what was measured stands last and is wrapped into what width is left."""
-    rows = [HEAD, *(line.cells for line in lines(diagnosis, exam_of))]
-    sizes = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
-    margin = sum(sizes) + 2 * len(sizes)
+def _quiet(result: ExamResult, cleared: Iterable[str]) -> Line:
+    """An exam that no finding rests on."""
+    title = _title(result.exam)
+    if not result.done:
+        word = "n/a" if result.outcome == "refused" else "failed"
+        return Line(title, result.reason, "-", "-", "-", word)
+    one = _measured(result)
+    if one is None:
+        return Line(title, "done", "-", "-", "-", "ok" if any(cleared) else "-")
+    # Where no check asks, the exam's own answer counts; a measurement without an answer only informs.
+    fine = True if any(cleared) else one.fine
+    word = "-" if fine is None else ("ok" if fine else "look at this")
+    return Line(title, one.text, number(one.value), number(one.expected), number(one.noise), word)
+
+
+def _title(exam: str) -> str:
+    return EXAMS[exam][0] if exam in EXAMS else exam.replace("_", " ")
+
+
+def _measured(result: ExamResult) -> Measured | None:
+    if result.exam not in EXAMS:
+        return None
+    try:
+        return EXAMS[result.exam][1](result.values)
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None  # a record of another version: the row stays, without its number
+
+
+def report(
+    diagnosis: Diagnosis,
+    asked: Mapping[str, Iterable[str]],
+    exams: Iterable[ExamResult] = (),
+    unmade: Iterable[str] = (),
+    *,
+    width: int = 100,
+) -> str:
+    """A plain table, and below it the causes that the course of the first steps clears."""
+    rows = [HEAD, *(line.cells for line in lines(diagnosis, asked, exams, unmade))]
+    sizes = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    sizes[1] = min(sizes[1], max(LEAST_WIDTH, width - sum(sizes) + sizes[1] - 2 * (len(HEAD) - 1)))
     text = []
-    for *cells, measured in rows:
-        lead = "  ".join(f"{cell:<{size}}" for cell, size in zip(cells, sizes))
-        wrapped = textwrap.wrap(" ".join(measured.split()), max(24, width - margin)) or [""]
-        text.append(f"{lead}  {wrapped[0]}".rstrip())
-        text += [" " * margin + more for more in wrapped[1:]]
+    for row in rows:
+        wrapped = textwrap.wrap(" ".join(row[1].split()), sizes[1]) or [""]
+        cells = (row[0], wrapped[0], *row[2:])
+        text.append("  ".join(f"{cell:<{size}}" for cell, size in zip(cells, sizes)).rstrip())
+        text += [" " * (sizes[0] + 2) + more for more in wrapped[1:]]
+    by_exam = {cause for causes in asked.values() for cause in causes}
+    course = [clear.cause for clear in diagnosis.ruled_out if clear.cause not in by_exam]
+    if course:
+        said = f"{COURSE} themselves are ok as to: {', '.join(course)}"
+        text += ["", *textwrap.wrap(said, width, subsequent_indent="  ", break_on_hyphens=False)]
     return "\n".join(text) + "\n"

@@ -54,6 +54,9 @@ def backward_incorrect(record: Record) -> Outcome | None:
             return found
     if not whole.done:
         return backward_incorrect.not_judged(f"no replay: {whole.reason}", wants="tape_gradient")
+    unseen = _unseen(whole, alone)
+    if unseen and not _differs(whole.values):
+        return _by_differences(record.exam("finite_difference"), unseen)
     return _rest(whole, alone)
 
 
@@ -88,6 +91,44 @@ def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
         line=worst["line"],
         since_step=0,
         status="possible" if meant else None,
+    )
+
+
+def _unseen(whole: ExamResult, alone: ExamResult) -> list[str]:
+    """What the replay cannot look into and what alone could not be decided: its backward made the reference too."""
+    tested = alone.values["functions"] if alone.done else []
+    decided = {
+        f["name"] for f in tested if f.get("outcome", f["test"]) not in ("undecided", "none")
+    }
+    return [name for name in whole.values["opaque"] if name not in decided]
+
+
+def _by_differences(result: ExamResult | None, unseen: list[str]) -> Outcome:
+    names = ", ".join(unseen[:3])
+    if result is None:
+        return backward_incorrect.not_judged(
+            f"{names} could not be tested alone", wants="finite_difference"
+        )
+    if not result.done:
+        return backward_incorrect.not_judged(f"{names} could not be tested: {result.reason}")
+    values = result.values
+    if values["outcome"] == "pass":
+        return backward_incorrect.clear("finite differences of the loss agree with the gradient")
+    # A path that is cut on purpose moves the loss and has no gradient.
+    if values["outcome"] == "undecided" or values["cut_paths"]:
+        return backward_incorrect.not_judged(f"finite differences cannot decide about {names}")
+    return backward_incorrect.finding(
+        evidence(
+            "gradient against finite differences of the loss",
+            values["difference"],
+            0.0,
+            noise=values["noise"],
+            step=values["step"],
+        ),
+        summary=f"the gradient is not the derivative of the loss; the replay cannot look into {names}",
+        where=unseen[0],
+        since_step=0,
+        status="likely",
     )
 
 

@@ -1,0 +1,262 @@
+"""What each exam measured, in one line: the measure, its value, what it should be, and the test's own noise.
+
+Checks judge; this only says the number that a judgement rests on, for exams that found nothing as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from traindoctor.report.words import number
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One line. `fine` is the exam's own answer where no check asks for it; None: it only informs."""
+
+    text: str
+    value: float | str | None
+    expected: float | str | None = None
+    noise: float | None = None
+    fine: bool | None = None
+
+
+def tape_gradient(v: Values) -> Measured:
+    return Measured("largest relative difference", v["difference"], 0, v["noise"])
+
+
+def functions_alone(v: Values) -> Measured:
+    tested = [f for f in v["functions"] if f["test"] != "none"]
+    if not tested:
+        return Measured("Functions that could be tested", 0, len(v["functions"]))
+    worst = max(tested, key=lambda f: float(f["difference"]))
+    text = f"{worst['name']}: largest relative difference"
+    return Measured(text, worst["difference"], 0, worst["noise"])
+
+
+def finite_difference(v: Values) -> Measured:
+    fine = {"pass": True, "wrong": False}.get(v["outcome"])
+    text = "largest relative difference, 4 directions"
+    if fine is False and v["cut_paths"]:
+        # A path cut on purpose moves the loss and has no gradient: no error of a backward pass.
+        return Measured(f"{text}; {v['cut_paths']} detached paths", v["difference"], 0, v["noise"])
+    return Measured(text, v["difference"], 0, v["noise"], fine)
+
+
+def layers_alone(v: Values) -> Measured:
+    wrong = [layer for layer in v["layers"] if layer["outcome"] == "wrong"]
+    decided = [layer for layer in v["layers"] if layer["outcome"] != "undecided"]
+    text = f"wrong modules among {len(decided)} decided of {len(v['layers'])}"
+    if wrong:
+        text += ": " + ", ".join(layer["module"] for layer in wrong[:3])
+    return Measured(text, len(wrong), 0, fine=not wrong if decided else None)
+
+
+def printed_loss(v: Values) -> Measured:
+    return Measured("cosine of the two gradients", v["cosine"], 1)
+
+
+def loss_coefficient(v: Values) -> Measured:
+    main = v["main"]
+    return Measured(f"weight of {main['kind']} in the step", main["coefficient"], 1)
+
+
+def accumulation(v: Values) -> Measured:
+    text = f"unevenness of the weights of {v['micro_batches']} micro-batches"
+    return Measured(text, v["unevenness"], 0, fine=v["unevenness"] < 0.5)
+
+
+def gradient_flow(v: Values) -> Measured:
+    text = f"tensors without gradient that move the loss, of {v['trainable']}"
+    return Measured(text, v["blocked"], 0)
+
+
+def loss_input(v: Values) -> Measured:
+    site = v["sites"][0]
+    kind = "probabilities" if site["probabilities"] or site["between_0_and_1"] else "scores"
+    kind = "log-probabilities" if site["log_probabilities"] else kind
+    wanted = "log-probabilities" if site["kind"].startswith("nll") else "scores"
+    text = f"{site['kind']} gets {site['lowest']:.3g} to {site['highest']:.3g}, which are"
+    return Measured(text, kind, wanted)
+
+
+def shift(v: Values) -> Measured:
+    known = [pair for pair in v["pairs"] if pair["shift"] is not None]
+    if not known:
+        places = next((p["places"] for p in v["pairs"] if p["places"]), None)
+        return Measured("targets against inputs", places or "no constant shift", None)
+    pair = known[0]
+    text = f"targets are the inputs moved by ({pair['compared']} compared)"
+    return Measured(text, f"{pair['shift']:+d}", "+1")
+
+
+def dependence(v: Values) -> Measured:
+    pairs = [p for p in v["pairs"] if p["finite"]]
+    causal = [p for p in pairs if p["expects_causal"] and "future" in p]
+    if causal:
+        text = "movement of scores before a changed token"
+        return Measured(text, max(p["future"] for p in causal), 0, 1e-5)
+    rows = [p["other_rows"] for p in pairs if "other_rows" in p]
+    return Measured("movement of other rows' scores", max(rows, default=None), 0, 1e-5)
+
+
+def positions(v: Values) -> Measured:
+    gap = min(pair["gap"] for pair in v["pairs"])
+    return Measured("scores change when the tokens change places, by", gap, "> 0", 1e-5)
+
+
+def softmax_axis(v: Values) -> Measured:
+    if not v["attentions"]:
+        return Measured("attentions that torch normalises itself", v["built_in"], v["built_in"])
+    worst = max(v["attentions"], key=lambda a: float(a["off"]))
+    return Measured("sum of weights over the keys is off 1 by", worst["off"], 0, worst["noise"])
+
+
+def attention_scores(v: Values) -> Measured:
+    stds = [a["std"] for a in v["attentions"]]
+    scales = [a["scale"] for a in v["attentions"] if a["scale"] is not None]
+    if not scales:
+        return Measured("largest spread of scores", max(stds), "0.02 to 4")
+    text = f"factor on q.k times sqrt(d) (scores spread by {number(max(stds))})"
+    return Measured(text, max(scales, key=lambda scale: abs(scale - 1)), 1)
+
+
+def init_scale(v: Values) -> Measured:
+    if "loss_ratio" not in v:
+        return Measured("weights' size times sqrt(inputs)", v["weight_scale"], "0.1 to 2")
+    text = f"first loss {number(v['loss'])} over ln {v['classes']} = {number(v['ln_classes'])}"
+    return Measured(text, v["loss_ratio"], 1)
+
+
+def input_dependence(v: Values) -> Measured:
+    return Measured("share of the scores that changes with the input", v["last"], "> 1e-5")
+
+
+def residual(v: Values) -> Measured:
+    text = f"attentions with a way around them, of {v['attentions']}"
+    return Measured(text, v["attentions_bypassed"], v["attentions"])
+
+
+def dead_units(v: Values) -> Measured:
+    return Measured("dead units of the worst layer", max(x["dead"] for x in v["layers"]), "< 1")
+
+
+def normalisation(v: Values) -> Measured:
+    axes = sorted({axis for norm in v["norms"] for axis in norm["axes"]})
+    text = f"{len(v['norms'])} normalisations run over"
+    return Measured(text, ", ".join(axes) or "nothing", "feature")
+
+
+def padding(v: Values) -> Measured:
+    return Measured("padding's share of the targets", max(p["counted"] for p in v["pairs"]), 0)
+
+
+def sharing(v: Values) -> Measured:
+    found = len(v["listed"]) + len(v["aliased"])
+    return Measured(f"layers that stand twice, of {v['matrices']} matrices", found, 0)
+
+
+def step_accounting(v: Values) -> Measured:
+    return Measured("change of the weights against the rule's", v["error"], 0, fine=None)
+
+
+def overfit_batch(v: Values) -> Measured:
+    text = f"its loss after {v['steps']} steps on it alone, {v['start']:.3g} before"
+    if not v["learned"]:
+        text += "; it stands still" if v["stalled"] else "; it still falls"
+    fine = True if v["learned"] else (False if v["stalled"] else None)
+    return Measured(text, v["end"], f"near {v['floor']:.2g}", fine=fine)
+
+
+def reference_model(v: Values) -> Measured:
+    text = f"loss of a plain model on unseen batches after {v['steps']} steps"
+    expected = f"< {number(v['guessing'])}"
+    return Measured(text, v["held_out"], expected, v["noise"])
+
+
+def precision_ladder(v: Values) -> Measured:
+    errors = []
+    for name, rung in v["rungs"].items():
+        if rung.get("overflow"):
+            errors.append(f"{name} overflows in {rung['overflow']['op']}")
+        elif rung.get("gradient") is not None:
+            errors.append(f"{name} {rung['gradient']:.0e}")
+    return Measured("error of the gradient against float64", ", ".join(errors) or "none", None)
+
+
+def half_gradients(v: Values) -> Measured:
+    text = f"gradient entries lost ({', '.join(v['dtypes'])})"
+    return Measured(text, v["gradient_lost"], 0)
+
+
+def batched_forward(v: Values) -> Measured:
+    text = f"{v['examples']} examples one by one over one batch, time"
+    return Measured(text, v["gain"], "< 2", v["noise"])
+
+
+def first_nonfinite(v: Values) -> Measured:
+    place = v.get("line") or v.get("module") or "unknown place"
+    return Measured("first non-finite value", f"{v['op'] or 'not found'}, {place}", "none")
+
+
+def generation(v: Values) -> Measured:
+    text = f"greedy texts that end in a loop (sampled {number(v['sampled']['loops'])})"
+    return Measured(text, v["greedy"]["loops"], f"{number(v['data']['loops'])} in the data")
+
+
+def experiment(v: Values) -> Measured:
+    trials = {name: t["loss"] for name, t in v["variants"].items() if t["loss"] is not None}
+    control = v["control"]["loss"]
+    if not trials or control is None:
+        return Measured(f"loss after {v['steps']} steps", "blown up", None)
+    best = min(trials, key=lambda name: trials[name])
+    losses = [t["loss"] for t in v["permuted"] if t["loss"] is not None]
+    noise = max((abs(loss - control) for loss in losses), default=None)
+    text = f"loss after {v['steps']} steps with {best}; expected: without"
+    return Measured(text, trials[best], control, noise)
+
+
+# exam -> (what it asks, in words; how its numbers are read), in the order of the table
+EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
+    "shift": ("targets against inputs", shift),
+    "padding": ("padding in the loss", padding),
+    "loss_input": ("what the loss is given", loss_input),
+    "init_scale": ("loss before training", init_scale),
+    "tape_gradient": ("gradient by autograd", tape_gradient),
+    "functions_alone": ("hand-written Functions", functions_alone),
+    "finite_difference": ("gradient by differences", finite_difference),
+    "layers_alone": ("every module alone", layers_alone),
+    "printed_loss": ("printed loss", printed_loss),
+    "loss_coefficient": ("weight of the loss", loss_coefficient),
+    "accumulation": ("micro-batches", accumulation),
+    "gradient_flow": ("gradient flow", gradient_flow),
+    "dependence": ("who sees which token", dependence),
+    "positions": ("order of the tokens", positions),
+    "softmax_axis": ("attention weights", softmax_axis),
+    "attention_scores": ("attention scores", attention_scores),
+    "residual": ("skip paths", residual),
+    "normalisation": ("axes of normalisation", normalisation),
+    "dead_units": ("units that never fire", dead_units),
+    "sharing": ("shared layers", sharing),
+    "input_dependence": ("input dependence", input_dependence),
+    "step_accounting": ("the optimizer's step", step_accounting),
+    "overfit_batch": ("one batch by heart", overfit_batch),
+    "reference_model": ("data can be learned", reference_model),
+    "precision_ladder": ("precision", precision_ladder),
+    "half_gradients": ("half precision", half_gradients),
+    "first_nonfinite": ("first non-finite value", first_nonfinite),
+    "batched_forward": ("examples as one batch", batched_forward),
+    "generation": ("what the model writes", generation),
+    "experiment_rate_down": ("lower rate", experiment),
+    "experiment_rate_up": ("higher rate", experiment),
+    "experiment_schedule": ("other schedule", experiment),
+    "experiment_decay": ("less decay", experiment),
+    "experiment_decay_start": ("less decay from the start", experiment),
+    "experiment_clip": ("wider clipping", experiment),
+    "experiment_adam": ("usual Adam settings", experiment),
+    "experiment_loss_scale": ("mean instead of sum", experiment),
+}
