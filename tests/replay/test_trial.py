@@ -205,7 +205,8 @@ def test_rate_down_cures_a_run_that_blows_up_and_not_a_healthy_one(tmp_path) -> 
     calm, _, _ = run(tmp_path / "b")
     values = experiment_rate_down(calm.patient).values
     assert values["variants"]["lr/3"]["loss"] > values["control"]["loss"]
-    assert "lr/10" not in values["variants"]
+    assert values["variants"]["lr/10"]["loss"] > values["control"]["loss"]
+    assert "warmup" not in values["variants"]  # nothing helps: the rest is spared
 
 
 def test_rate_up_and_schedule_find_the_gain_that_is_left(tmp_path) -> None:
@@ -244,3 +245,15 @@ def test_clip_is_torchs_clip() -> None:
         torch.testing.assert_close(ours[name], p.grad)
     clip(ours, ["head.bias"], "value", 1e-3)
     assert ours["head.bias"].abs().max() <= 1e-3
+
+
+def test_an_experiment_repeats_half_of_the_steps_where_time_is_short(tmp_path) -> None:
+    watch, _, _ = run(tmp_path)
+    assert watch is not None
+    try:
+        patient = watch.patient
+        assert experiment_rate_down(patient).values["steps"] == FIRST_STEPS
+        patient.seconds = 1e-6
+        assert experiment_rate_down(patient).values["steps"] == FIRST_STEPS // 2
+    finally:
+        watch.close("done")

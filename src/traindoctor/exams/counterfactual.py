@@ -7,6 +7,7 @@ weights on batches that come later. Numbers only: what they mean is the checks' 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from traindoctor.replay.trial import Change, Plan
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
+    from traindoctor.replay.snapshot import Snapshot
 
 # Controls in another order of batches: the noise of the experiment.
 PERMUTED = 2
@@ -30,14 +32,15 @@ UNSURE = 5.0
 WARMUP_SHARE = 0.5
 BEYOND_BREAK = 5
 LARGEST_FACTOR = 100_000
+NO_DECAY = {"no decay": Change(settings={"weight_decay": 0.0})}
 USUAL_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
-def first_plan(patient: Patient) -> Plan:
+def first_plan(patient: Patient, runs: int = 4) -> Plan:
     keeper = _keeper(patient)
     if keeper.first is None:
         raise NotApplicable("no snapshot of step 0 was kept")
-    return Plan.of(keeper.first, patient.tapes, keeper.logs, steps=FIRST_STEPS)
+    return plan_in_time(patient, keeper.first, FIRST_STEPS, runs)
 
 
 def breaking_plan(patient: Patient) -> Plan:
@@ -46,10 +49,10 @@ def breaking_plan(patient: Patient) -> Plan:
     snapshot = keeper.breaking
     if snapshot is None or snapshot is keeper.first:
         return first_plan(patient)
-    return Plan.of(snapshot, patient.tapes, keeper.logs, steps=FIRST_STEPS)
+    return plan_in_time(patient, snapshot, FIRST_STEPS, runs=6)
 
 
-def late_plan(patient: Patient) -> Plan:
+def late_plan(patient: Patient, runs: int = 4) -> Plan:
     """From the latest sound snapshot; a short run has only that of step 0."""
     keeper = _keeper(patient)
     snapshot = keeper.latest or keeper.first
@@ -57,7 +60,15 @@ def late_plan(patient: Patient) -> Plan:
         raise NotApplicable("no snapshot was kept")
     if not snapshot.sound:
         raise NotApplicable("the snapshot's losses are not finite")
-    return Plan.of(snapshot, patient.tapes, keeper.logs, steps=LATER_STEPS)
+    return plan_in_time(patient, snapshot, LATER_STEPS, runs)
+
+
+def plan_in_time(patient: Patient, snapshot: Snapshot, steps: int, runs: int) -> Plan:
+    """All the steps, or half of them where `runs` of the whole would take longer than the patient has."""
+    plan = Plan.of(snapshot, patient.tapes, patient.snapshot.logs, steps=steps)
+    if runs * plan.seconds > patient.seconds:
+        return Plan.of(snapshot, patient.tapes, patient.snapshot.logs, steps=steps // 2)
+    return plan
 
 
 def _keeper(patient: Patient) -> Any:
@@ -69,23 +80,32 @@ def _keeper(patient: Patient) -> Any:
     return keeper
 
 
-def compare(plan: Plan, changes: Mapping[str, Change], *, promising: int = 1) -> dict[str, Any]:
-    """Control and variants. After the first `promising` variants, none of them better, the rest is spared."""
+def compare(
+    plan: Plan, changes: Mapping[str, Change], *, seconds: float, promising: int = 1
+) -> dict[str, Any]:
+    """Control and variants, within the seconds; a variant that there was no time for is left out.
+
+    After the first `promising` variants, none of them better, the rest is spared.
+    """
+    deadline = time.perf_counter() + seconds
+
+    def in_time(runs: int = 1) -> bool:
+        return runs * plan.seconds <= deadline - time.perf_counter()
+
     control = plan.control()
     before = plan.before()
-    variants: dict[str, Any] = {}
-    for name, change in changes.items():
-        if len(variants) == promising and not control.blown:
-            if not any(_helps(one, control.judged) for one in variants.values()):
-                break
-        variants[name] = plan.run(change).values()
+    names = list(changes)
+    variants = {name: plan.run(changes[name]).values() for name in names[:promising]}
     worth = control.blown or any(_helps(one, control.judged) for one in variants.values())
     permuted = plan.permuted(PERMUTED) if worth else []
     controls = [control.judged, *(trial.judged for trial in permuted)]
-    for name, change in changes.items():
-        if name in variants and worth and _unsure(variants[name], controls):
-            repeats = plan.permuted(PERMUTED, change)
-            variants[name]["permuted"] = [trial.values() for trial in repeats]
+    for name in names[promising:]:
+        if worth and in_time():
+            variants[name] = plan.run(changes[name]).values()
+    for name, variant in variants.items():
+        if worth and _unsure(variant, controls) and in_time(PERMUTED):
+            repeats = plan.permuted(PERMUTED, changes[name])
+            variant["permuted"] = [trial.values() for trial in repeats]
     return {
         "start": plan.snapshot.step,
         "steps": plan.steps,
@@ -125,6 +145,7 @@ def warm_up(plan: Plan) -> dict[str, Change]:
     name="experiment_rate_down",
     title="The first steps again with a lower rate, and with a warm-up",
     cost=4 * (FIRST_STEPS + 6),
+    least=4 * (FIRST_STEPS // 2 + 6),
 )
 def experiment_rate_down(patient: Patient) -> dict[str, Any]:
     plan = breaking_plan(patient)
@@ -133,7 +154,8 @@ def experiment_rate_down(patient: Patient) -> dict[str, Any]:
         "lr/10": Change(rate=lambda _: 0.1),
         **warm_up(plan),
     }
-    return compare(plan, changes)
+    # A rate that is a hundred times too high is too high by thirty as well: the tenth must be asked too.
+    return compare(plan, changes, seconds=patient.seconds, promising=2)
 
 
 def _times(factor: int) -> Change:
@@ -148,10 +170,16 @@ def _better(variants: Mapping[str, Any], factor: int, than: int) -> bool:
     name="experiment_rate_up",
     title="Late steps again with a higher rate",
     cost=5 * (LATER_STEPS + 6),
+    least=5 * (LATER_STEPS // 2 + 6),
 )
 def experiment_rate_up(patient: Patient) -> dict[str, Any]:
-    plan = late_plan(patient)
-    values = compare(plan, {"lr*10": _times(10), "lr*100": _times(100)}, promising=2)
+    plan = late_plan(patient, runs=6)
+    values = compare(
+        plan,
+        {"lr*10": _times(10), "lr*100": _times(100)},
+        seconds=patient.seconds,
+        promising=2,
+    )
     variants = values["variants"]
     # A rate may be short by many powers of ten: on, as long as each one learns faster than the last.
     factor = 1000
@@ -171,13 +199,14 @@ def experiment_rate_up(patient: Patient) -> dict[str, Any]:
     name="experiment_schedule",
     title="Late steps again with the highest rate of the run",
     cost=4 * (LATER_STEPS + 6),
+    least=4 * (LATER_STEPS // 2 + 6),
 )
 def experiment_schedule(patient: Patient) -> dict[str, Any]:
     plan = late_plan(patient)
     peak = max(_rates(patient), default=0.0)
     if peak <= 0:
         raise NotApplicable("the rates of the run are not known")
-    return compare(plan, {"highest rate": Change(absolute_rate=peak)})
+    return compare(plan, {"highest rate": Change(absolute_rate=peak)}, seconds=patient.seconds)
 
 
 def _rates(patient: Patient) -> Iterator[float]:
@@ -191,51 +220,57 @@ def _rates(patient: Patient) -> Iterator[float]:
     name="experiment_decay",
     title="Late steps again without weight decay",
     cost=4 * (LATER_STEPS + 6),
+    least=4 * (LATER_STEPS // 2 + 6),
 )
 def experiment_decay(patient: Patient) -> dict[str, Any]:
-    return compare(late_plan(patient), {"no decay": Change(settings={"weight_decay": 0.0})})
+    return compare(late_plan(patient), NO_DECAY, seconds=patient.seconds)
 
 
 @exam(
     name="experiment_decay_start",
     title="The first steps again without weight decay",
     cost=4 * (FIRST_STEPS + 6),
+    least=4 * (FIRST_STEPS // 2 + 6),
 )
 def experiment_decay_start(patient: Patient) -> dict[str, Any]:
-    return compare(first_plan(patient), {"no decay": Change(settings={"weight_decay": 0.0})})
+    return compare(first_plan(patient), NO_DECAY, seconds=patient.seconds)
 
 
 @exam(
     name="experiment_clip",
     title="Late steps again with a wider clip limit",
     cost=5 * (LATER_STEPS + 6),
+    least=5 * (LATER_STEPS // 2 + 6),
 )
 def experiment_clip(patient: Patient) -> dict[str, Any]:
     plan = late_plan(patient)
     if not any(log.clips for log in plan.train):
         raise NotApplicable("no step of the plan is clipped")
     changes = {"limit*10": Change(limit=10.0), "limit*100": Change(limit=100.0)}
-    return compare(plan, changes, promising=2)
+    return compare(plan, changes, seconds=patient.seconds, promising=2)
 
 
 @exam(
     name="experiment_adam",
     title="The first steps again with Adam's usual settings",
     cost=4 * (FIRST_STEPS + 6),
+    least=4 * (FIRST_STEPS // 2 + 6),
 )
 def experiment_adam(patient: Patient) -> dict[str, Any]:
     change = Change(settings=USUAL_ADAM, fresh_state=True)
-    return compare(first_plan(patient), {"usual Adam settings": change})
+    return compare(first_plan(patient), {"usual Adam settings": change}, seconds=patient.seconds)
 
 
 @exam(
     name="experiment_loss_scale",
     title="The first steps again with the loss divided by the number of backward passes",
     cost=4 * (FIRST_STEPS + 6),
+    least=4 * (FIRST_STEPS // 2 + 6),
 )
 def experiment_loss_scale(patient: Patient) -> dict[str, Any]:
     plan = first_plan(patient)
     passes = len(plan.tape.roots)
     if passes < 2:
         raise NotApplicable("a step has one backward pass")
-    return compare(plan, {"loss/n": Change(loss=1 / passes, fresh_state=True)}) | {"passes": passes}
+    change = Change(loss=1 / passes, fresh_state=True)
+    return compare(plan, {"loss/n": change}, seconds=patient.seconds) | {"passes": passes}

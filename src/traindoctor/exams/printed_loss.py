@@ -57,6 +57,8 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
         if value.requires_grad:
             columns.append((read, replay.gradients_of(value.sum())))
     given = {name: g for name, g in tape.fresh.items() if g is not None}
+    if not all(bool(torch.isfinite(g).all()) for g in given.values()):
+        raise NotApplicable(f"the gradient of step {tape.step} is not finite")
     columns = [(r, g) for r, g in columns if any(v is not None and v.any() for v in g.values())]
     if not columns or not given:
         raise NotApplicable("what the script reads has no gradient")

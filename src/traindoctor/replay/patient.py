@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ class Patient:
     """replay/crash.py fills it: the first step that was not finite."""
     facts: dict[str, Any] = field(default_factory=dict)
     current_step: int = 0
+    seconds: float = math.inf
+    """What an exam may take; experiments repeat fewer steps where it is short."""
 
     @property
     def step(self) -> int:

@@ -11,6 +11,7 @@ rates and clipping step by step, and is judged by the loss of its averaged last 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,8 @@ MIN_STEPS = 10
 AVERAGED = 10
 # A loss at this many times its start (plus a nat) will not come back within the experiment.
 BLOWN = 2.0
+# Forward, backward and update of a replayed step, in forward passes.
+PASSES_PER_STEP = 3.5
 # Settings that schedules move along with the rate.
 SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
 
@@ -126,10 +129,21 @@ class Plan:
 
     def before(self) -> float:
         """The loss on the later batches at the snapshot, before any step."""
-        key = ("before", self.steps)
+        return self._before[0]
+
+    @property
+    def seconds(self) -> float:
+        """What one run of all steps takes, from the time of the passes that `before` makes."""
+        return self._before[1] / HELD_OUT * (PASSES_PER_STEP * self.steps + HELD_OUT)
+
+    @property
+    def _before(self) -> tuple[float, float]:
+        key = ("before", self.held_out[0].step)
         if key not in self.snapshot.memo:
-            self.snapshot.memo[key] = self._judge(self.snapshot.parameters)
-        return float(self.snapshot.memo[key])
+            began = time.perf_counter()
+            loss = self._judge(self.snapshot.parameters)
+            self.snapshot.memo[key] = (loss, time.perf_counter() - began)
+        return self.snapshot.memo[key]  # type: ignore[no-any-return]
 
     def control(self, order: Sequence[int] | None = None) -> Trial:
         """The run as it was; with another order of its batches, a measure of the noise."""

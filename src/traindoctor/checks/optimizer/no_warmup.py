@@ -42,6 +42,8 @@ def no_warmup(record: Record) -> Outcome | None:
         return no_warmup.not_judged("a warm-up has not been tried", wants=EXAM)
     if not trial.faithful:
         return no_warmup.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
+    if "warmup" not in trial.variants and (trial.wins("lr/3") or trial.wins("lr/10")):
+        return no_warmup.not_judged("there was no time to try a warm-up")
     if not trial.wins("warmup"):
         return no_warmup.clear(f"{EXAM}: a warm-up does not help")
     if not (trial.wins("lr/3") or trial.wins("lr/10")):
