@@ -27,11 +27,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from traindoctor.lm.config import RunConfig, build
+from traindoctor.lm.callbacks import Callbacks
+from traindoctor.lm.config import RunConfig
 from traindoctor.lm.distributed import World
 from traindoctor.lm.estimate import cpu_has_bf16_units
 from traindoctor.lm.files import write_json
-from traindoctor.lm.loop import Callbacks, Training
+from traindoctor.lm.loop import Training
+from traindoctor.lm.sources import build
 
 H200_BF16_FLOPS = 989e12
 # Time of this process alone instead of the wall clock's.

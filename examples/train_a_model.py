@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 
 import traindoctor
+from traindoctor.lm.callbacks import Callbacks, Progress
 from traindoctor.lm.checkpoint import load_run
-from traindoctor.lm.config import resolve
 from traindoctor.lm.generate import Sampling, write_text
-from traindoctor.lm.loop import Callbacks, Progress, train
+from traindoctor.lm.loop import train
+from traindoctor.lm.sources import resolve
 
 
 def main(run: Path, steps: int) -> None:

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from traindoctor.cli import cli
 from traindoctor.errors import ConfigError
-from traindoctor.lm.config import resolve
 from traindoctor.lm.loop import train
+from traindoctor.lm.sources import resolve
 
 
 def test_hugging_face_folder(tmp_path: Path) -> None:

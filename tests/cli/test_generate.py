@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from traindoctor.cli import cli
 from traindoctor.errors import TraindoctorError
-from traindoctor.lm.config import resolve
 from traindoctor.lm.loop import train
+from traindoctor.lm.sources import resolve
 
 SETTINGS = {
     "layers": 1,

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from traindoctor.lm.config import RunConfig, resolve
+from traindoctor.lm.config import RunConfig
 from traindoctor.lm.loop import train
+from traindoctor.lm.sources import resolve
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs.\n"
@@ -41,7 +42,8 @@ def tiny(text_file: Path):
     """`tiny(steps=3)`: the settings of a run that takes a second."""
 
     def make(**changes: object) -> RunConfig:
-        return resolve(given={**TINY, "data": (str(text_file),), **changes})
+        settings = {**TINY, "data": (str(text_file),), **changes}
+        return resolve(given={name: value for name, value in settings.items() if value is not None})
 
     return make
 

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from traindoctor.errors import CheckpointError, ConfigError
-from traindoctor.lm.config import (
-    PRESETS,
-    ModelConfig,
-    RunConfig,
-    build,
-    load_config,
-    read_toml,
-    resolve,
-    resumed,
-    settings,
-)
+from traindoctor.lm.config import ModelConfig, RunConfig
 from traindoctor.lm.files import write_json
+from traindoctor.lm.presets import PRESETS
+from traindoctor.lm.sources import build, load_config, read_toml, resolve, resumed, settings
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
@@ -53,10 +46,16 @@ def test_every_setting_has_a_line_of_help() -> None:
         ({"steps": -5}, "--steps must be at least 1, not -5"),
         ({"steps": "many"}, "--steps must be a whole number"),
         ({"lr": 0.0}, "--lr must be a number above 0"),
-        ({"lr": float("nan")}, "--lr must be a number above 0"),
+        ({"lr": float("nan")}, "--lr must be a finite number"),
         ({"dropout": 1.0}, "--dropout"),
         ({"tokenizer": "syllable"}, "char, word, bpe"),
-        ({"tokenizer": "bpe", "vocab_size": 100}, "256 bytes"),
+        ({"lr": float("inf")}, "--lr must be a finite number"),
+        ({"minutes": float("inf")}, "--minutes must be a finite number"),
+        ({"weight_decay": float("nan")}, "--weight-decay must be a finite number"),
+        ({"seed": 2**70}, "--seed must be at least 0 and at most"),
+        ({"tokenizer": "bpe", "vocab_size": 100}, "at least 256, not 100"),
+        ({"tokenizer": "char", "vocab_size": 100}, "at least 257, not 100"),
+        ({"tokenizer": "word", "vocab_size": 1}, "at least 2, not 1"),
         ({"epochs": 1, "minutes": 1}, "give one of them"),
         ({"layer": 2}, "did you mean 'layers'"),
         ({"compile": 1}, "true or false"),
@@ -79,11 +78,18 @@ def test_a_bad_settings_file_is_told(tmp_path: Path) -> None:
     file.write_text("steps = = 3")
     with pytest.raises(ConfigError, match="not a TOML file"):
         read_toml(file)
+    file.write_text("[model]\nsteps = 3\n")
+    with pytest.raises(ConfigError, match=r"'steps' belongs to the table \[train\], not \[model\]"):
+        read_toml(file)
+    file.write_text("preset = ['tiny']\n")
+    with pytest.raises(ConfigError, match="there is no preset"):
+        resolve(file=file)
     file.write_text("[optimizer]\nlr = 1.0\n")
     with pytest.raises(ConfigError, match=r"no table \[optimizer\]"):
         read_toml(file)
 
 
+@hypothesis.settings(deadline=None)
 @given(st.sampled_from(sorted(PRESETS)), st.integers(1, 99), st.floats(1e-6, 1.0, allow_nan=False))
 def test_stored_settings_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, preset: str, steps: int, lr: float
@@ -108,6 +114,17 @@ def test_resume_may_change_the_length_but_not_the_run() -> None:
     assert resumed(stored, {"width": 128}) == stored
     with pytest.raises(ConfigError, match=r"--width 128 \(now 256\)"):
         resumed(stored, {"width": 256, "steps": 20})
+
+
+def test_the_length_is_said_once_and_the_last_word_counts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--steps 10 and --epochs 2 all say how long"):
+        resolve(given={"steps": 10, "epochs": 2})
+    file = tmp_path / "run.toml"
+    file.write_text("epochs = 2\n")
+    assert resolve(file=file).train.epochs == 2
+    assert resolve(file=file, given={"steps": 10}).train.epochs == 0
+    by_the_clock = resolve(given={"minutes": 5})
+    assert resumed(by_the_clock, {"steps": 10}).train.minutes == 0
 
 
 def test_epochs_mean_exact_epochs_unless_said_otherwise() -> None:

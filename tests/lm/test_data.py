@@ -20,13 +20,13 @@ from traindoctor.lm.config import DataConfig
 from traindoctor.lm.data import (
     Batches,
     augment,
-    find_files,
     is_prepared,
     load_corpus,
     prepare,
-    read_stretches,
+    shuffled,
     validation_starts,
 )
+from traindoctor.lm.texts import find_files, read_stretches
 from traindoctor.lm.tokenizer import load_tokenizer
 
 
@@ -104,11 +104,20 @@ def test_bad_files_are_one_sentence(tmp_path: Path, content: bytes, words: str) 
     assert not is_prepared(tmp_path / "run")
 
 
+def test_what_the_first_bytes_show_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "image").write_bytes(b"\x89PNG\x00\x01")
+    (tmp_path / "old.txt").write_bytes("café ".encode("latin-1") * 99)
+    with pytest.raises(DataError, match="image is a binary file"):
+        find_files((str(tmp_path / "image"),), tmp_path)
+    with pytest.raises(DataError, match=r"old\.txt is not UTF-8 text \(byte 0xe9\)"):
+        find_files((str(tmp_path / "old.txt"),), tmp_path)
+
+
 def test_missing_file_and_folder_without_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there is no file nowhere\.txt"):
         find_files(("nowhere.txt",), tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no text file"):
+    with pytest.raises(DataError, match="holds no UTF-8 text file"):
         find_files((str(tmp_path / "empty"),), tmp_path)
 
 
@@ -165,6 +174,21 @@ def test_an_epoch_reads_each_block_exactly_once(
         assert (np.diff(mine) == block).all()
         assert mine[0] >= 0
         assert mine[-1] + block < num_tokens
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 3000), seed=st.integers(0, 99))
+def test_a_shuffle_is_a_permutation(count: int, seed: int) -> None:
+    keys = np.random.default_rng(seed).integers(0, 2**63, size=6, dtype=np.uint64)
+    assert sorted(shuffled(np.arange(count), count, keys)) == list(range(count))
+
+
+def test_a_shuffle_leaves_no_order() -> None:
+    keys = np.random.default_rng(3).integers(0, 2**63, size=6, dtype=np.uint64)
+    order = shuffled(np.arange(20_000), 20_000, keys)
+    # Correlation of place with place, and of neighbours; 0.03 is four standard deviations.
+    assert abs(np.corrcoef(order, np.arange(len(order)))[0, 1]) < 0.03
+    assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.03
 
 
 @pytest.mark.parametrize("sampling", ["random", "epochs"])

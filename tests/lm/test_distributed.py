@@ -23,7 +23,7 @@ from traindoctor.lm.loop import train
 RANK = """
 import sys
 from pathlib import Path
-from traindoctor.lm.config import load_config
+from traindoctor.lm.sources import load_config
 from traindoctor.lm.loop import train
 run = Path(sys.argv[1])
 train(run, load_config(run / "settings.json"))

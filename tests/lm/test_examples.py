@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from traindoctor.lm.config import resolve
+from traindoctor.lm.sources import resolve
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

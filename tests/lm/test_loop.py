@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from traindoctor.errors import CheckpointError, TraindoctorError
 from traindoctor.lm import checkpoint, loop
-from traindoctor.lm.loop import Callbacks, Plan, Progress, Validation, train
+from traindoctor.lm.callbacks import Callbacks, Plan, Progress, Validation
+from traindoctor.lm.loop import train
 
 
 def weights(run: Path, which: str = "last") -> dict[str, torch.Tensor]:
@@ -129,7 +130,7 @@ def test_early_stop(tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_minutes_end_the_run(tmp_path: Path, tiny: Any) -> None:
-    outcome = train(tmp_path, tiny(minutes=0.01, steps=1, sample_tokens=0))
+    outcome = train(tmp_path, tiny(minutes=0.01, steps=None, sample_tokens=0))
     assert outcome.reason == "finished"
     assert 0.5 < outcome.seconds < 30
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traindoctor.errors import CheckpointError, ConfigError, DataError
+from traindoctor.errors import CheckpointError, DataError
 from traindoctor.lm.tokenizer import Tokenizer, load_tokenizer, pieces, train_tokenizer
 
 TRAINED_ON = "The cat sat on the mat.\n  Déjà vu: 猫, 犬!\n" * 20
@@ -42,8 +42,6 @@ def test_char_vocabulary_can_be_cut() -> None:
     assert small.vocab_size == 258
     assert [len(small.encode(c)) for c in "abc"] == [1, 1, 1]
     assert small.encode("c")[0] >= 2  # through its byte
-    with pytest.raises(ConfigError, match="has no room"):
-        train_tokenizer("char", ["abc"], vocab_size=100)
 
 
 def test_words_join_to_the_text_and_strangers_are_unknown() -> None:

@@ -1,12 +1,13 @@
 """What the terminal shows while a run goes on: a sparkline of the loss, a health line, the time left.
 
-The script's standard output is its own. Where it writes to the same terminal, a picture that redraws itself
-would tear its lines: then, and without a terminal, plain lines come now and then instead.
+In a terminal they stand in its last two lines, below what the script prints; without one, plain lines come
+now and then.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
@@ -16,13 +17,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from traindoctor.cli.bottom_lines import bottom_lines, can_stay
+
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from traindoctor.integrations.board_beside import BoardBeside
     from traindoctor.record import StoredRecord
 
 BARS = "▁▂▃▄▅▆▇█"
-REDRAW_SECONDS = 0.5
+REDRAW_SECONDS = 1.0
+# Settings of a scheduler that say after how many of its own steps the run is meant to be over. A warm-up
+# (LinearLR's total_iters) and a restart (T_0) end earlier than the run.
+LENGTHS = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max", "PolynomialLR": "total_iters"}
 # Plain lines: the first soon, then each twice as late as the last, at most a minute apart.
 FIRST_LINE, LONGEST = 5.0, 60.0
 
@@ -35,6 +42,15 @@ def open_page(folder: Path, *, quiet: bool = False) -> None:
     if not quiet:
         print(f"traindoctor: the run is shown at {url}", file=sys.stderr)
     open_browser(url)
+
+
+def start_board(name: str | None, folder: Path) -> BoardBeside | None:
+    """`--board`: a process beside the run that tells a board of it; on the first rank alone."""
+    if name is None or os.environ.get("RANK", "0") != "0":
+        return None
+    from traindoctor.integrations.board_beside import BoardBeside
+
+    return BoardBeside(name, folder)
 
 
 def sparkline(numbers: Iterable[float], width: int = 24) -> str:
@@ -112,8 +128,6 @@ def look(record: StoredRecord) -> Status | None:
     recent = [] if times is None else times.tail(50).finite().values.tolist()
     seconds = sum(recent) / len(recent) if recent else 0.0
     proven = record.fact("doctor.proven", {})
-    schedule = record.fact("schedule")
-    total = schedule.get("total_steps") if isinstance(schedule, dict) else None
     return Status(
         step=num_steps(record),
         loss=loss.last,
@@ -121,8 +135,23 @@ def look(record: StoredRecord) -> Status | None:
         per_second=1 / seconds if seconds > 0 else 0.0,
         proven=tuple(proven) if isinstance(proven, dict) else (),
         exams=sum(result.done for result in record.exam_results),
-        total=total if isinstance(total, int) else None,
+        total=expected_steps(record),
     )
+
+
+def expected_steps(record: StoredRecord) -> int | None:
+    """How many steps the run will have: said by its framework, or by its schedule; None where nobody says."""
+    told = record.fact("run.total_steps")
+    if isinstance(told, int) and told > 0:
+        return told
+    schedulers = record.fact("schedule")
+    for scheduler in schedulers if isinstance(schedulers, list) else []:
+        length = scheduler.get(LENGTHS.get(scheduler.get("class", ""), ""))
+        calls, last = scheduler.get("calls", 0), scheduler.get("last_step", 0)
+        # A schedule that is over and goes on says nothing; one that is stepped per epoch counts epochs.
+        if isinstance(length, int) and 1 <= calls < length:
+            return round(length * (last + 1) / calls)
+    return None
 
 
 class LiveView:
@@ -131,7 +160,6 @@ class LiveView:
     def __init__(self, folder: Path, *, quiet: bool = False, stream: IO[str] | None = None) -> None:
         self.folder = folder
         self.stream = stream or sys.stderr
-        self.redraws = self.stream.isatty() and not (sys.stdout.isatty() and stream is None)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="traindoctor-live", daemon=True)
         if not quiet:
@@ -147,7 +175,7 @@ class LiveView:
             record = self._wait_for_record()
             if record is None:
                 return
-            (self._redraw if self.redraws else self._lines)(record)
+            (self._stay if can_stay(self.stream) else self._lines)(record)
         except Exception:  # the border: a view that fails must not disturb the run
             return
 
@@ -174,24 +202,24 @@ class LiveView:
                 self.stream.write(f"traindoctor: {status.line()}\n")
                 self.stream.flush()
 
-    def _redraw(self, record: StoredRecord) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        console = Console(file=self.stream, highlight=False)
+    def _stay(self, record: StoredRecord) -> None:
         began = time.monotonic()
-        with Live(
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        ) as live:
+        with bottom_lines(self.stream, 2) as bottom:
             while not self._stop.wait(REDRAW_SECONDS):
                 status = look(record)
                 if status is not None:
-                    picture = draw(status, console.width, time.monotonic() - began)
-                    live.update(picture, refresh=True)
+                    width = bottom.width
+                    bottom.show(colored(draw(status, width, time.monotonic() - began), width))
+
+
+def colored(text: Text, width: int) -> list[str]:
+    """The lines of a text with the terminal's color codes, cut to its width."""
+    from rich.console import Console
+
+    console = Console(width=width, force_terminal=True, highlight=False, no_color=False)
+    with console.capture() as captured:
+        console.print(text, end="")
+    return captured.get().splitlines()
 
 
 def draw(status: Status, width: int, elapsed: float) -> Text:
@@ -199,8 +227,9 @@ def draw(status: Status, width: int, elapsed: float) -> Text:
     from rich.text import Text
 
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"step {status.step:,}  loss {status.loss:.4g}  ")
-    text.append(sparkline(status.losses, max(8, min(60, width - 50))), style="cyan")
+    of_all = f" of {status.total:,}" if status.total else ""
+    text.append(f"traindoctor  step {status.step:,}{of_all}  loss {status.loss:.4g}  ")
+    text.append(sparkline(status.losses, max(8, min(40, width - 60))), style="cyan")
     text.append(f"  {duration(elapsed)}")
     if status.left is not None:
         text.append(f", {duration(status.left)} left")

@@ -42,6 +42,11 @@ RANKS_SECONDS = 10.0
 @click.option("--stop-when-sick", is_flag=True, help="End the script once a cause is confirmed.")
 @click.option("--no-replay", is_flag=True, help="Tape no step: less memory, fewer tests.")
 @click.option("--ui", is_flag=True, help="Show the run in the browser while it goes.")
+@click.option(
+    "--board",
+    type=click.Choice(["tensorboard", "wandb", "mlflow"]),
+    help="Send the health measures and the verdict to a board as the run goes on.",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing of our own.")
 @click.option("-m", "module", is_flag=True, help="Run a module, as python -m does.")
 @click.argument("target", metavar="SCRIPT.PY | -m MODULE")
@@ -55,6 +60,7 @@ def command(
     stop_when_sick: bool,
     no_replay: bool,
     ui: bool,
+    board: str | None,
     quiet: bool,
     module: bool,
     target: str,
@@ -66,7 +72,7 @@ def command(
     """
     from traindoctor.capture import arming, runner
     from traindoctor.capture.folders import new_folder
-    from traindoctor.cli.live import LiveView, open_page
+    from traindoctor.cli.live import LiveView, open_page, start_board
 
     name = target.rpartition(".")[2] if module else Path(target).stem
     if not module:
@@ -86,6 +92,7 @@ def command(
     }
     if ui:
         open_page(folder, quiet=quiet)
+    board_beside = start_board(board, folder)
     arming.export(settings)
     arming.arm(settings)
     view = LiveView(folder, quiet=quiet or os.environ.get("RANK", "0") != "0")
@@ -100,6 +107,10 @@ def command(
                 doctor.attending.finish(status)
         if os.environ.get("RANK", "0") == "0":
             verdicts.append(verdict(folder, json_path, quiet=quiet))
+        if board_beside is not None:
+            told = board_beside.finish()
+            if not quiet:
+                print(f"  {told}", file=sys.stderr)
 
     run = runner.run_module if module else runner.run_script
     status = run(target, arguments, finish)

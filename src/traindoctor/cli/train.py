@@ -7,14 +7,16 @@ import os
 import shutil
 import time
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
 from traindoctor.errors import CheckpointError, ConfigError, TraindoctorError
-from traindoctor.lm.config import PRESETS, RunConfig, load_config, resolve, resumed, settings
+from traindoctor.lm.config import RunConfig
+from traindoctor.lm.presets import PRESETS
+from traindoctor.lm.sources import later_wins, load_config, read_toml, resolve, resumed, settings
 
 SECTIONS = {"data": "Text", "model": "Model", "train": "Training"}
 ALIASES = {"lr": ["--learning-rate"]}
@@ -78,6 +80,11 @@ def setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--doctor/--no-doctor", default=True, help="Watch the run and end with a verdict.  [on]"
 )
 @click.option("--ui", is_flag=True, help="Show the run in the browser while it goes.")
+@click.option(
+    "--board",
+    type=click.Choice(["tensorboard", "wandb", "mlflow"]),
+    help="Send the health measures and the verdict to a board as the run goes on.",
+)
 @click.option("--quiet", is_flag=True, help="Print only how it ends.")
 @setting_options
 def command(
@@ -88,6 +95,7 @@ def command(
     overwrite: bool,
     doctor: bool,
     ui: bool,
+    board: str | None,
     quiet: bool,
     **options: Any,
 ) -> int:
@@ -107,26 +115,43 @@ def command(
     else:
         config = resolve(preset=preset, file=file, given=given)
         run = choose_folder(out, config)
-        make_room(run, overwrite=overwrite)
+        refuse_to_overwrite(run, overwrite=overwrite)
+    from traindoctor.cli.live import open_page, start_board
+
     if ui and os.environ.get("RANK", "0") == "0":
-        from traindoctor.cli.live import open_page
-
         open_page(run, quiet=quiet)
-    return train_and_tell(run, config, doctor=doctor, quiet=quiet)
+    if board is not None and not doctor:
+        raise ConfigError("--board shows what the doctor measures: leave --no-doctor away")
+    with contextlib.ExitStack() as stack:
+        begun: Callable[[], None] = lambda: None  # noqa: E731
+        if resume is None and overwrite and run.is_dir() and os.environ.get("RANK", "0") == "0":
+            begun = stack.enter_context(replaced(run))
+        beside = start_board(board, run)
+        try:
+            return train_and_tell(run, config, begun, doctor=doctor, quiet=quiet)
+        finally:
+            if beside is not None:
+                told = beside.finish()
+                if not quiet:
+                    click.echo(told)
 
 
-def train_and_tell(run: Path, config: RunConfig, *, doctor: bool, quiet: bool) -> int:
+def train_and_tell(
+    run: Path, config: RunConfig, begun: Callable[[], None], *, doctor: bool, quiet: bool
+) -> int:
     """Trains with a display on rank 0; the doctor joins when model and optimizer are there."""
     import torch
 
     from traindoctor.cli.train_display import Display
-    from traindoctor.lm.loop import Callbacks, train
+    from traindoctor.lm.callbacks import Callbacks
+    from traindoctor.lm.loop import train
 
     display = Display(run, config, quiet=quiet, silent=os.environ.get("RANK", "0") != "0")
     with contextlib.ExitStack() as attached:
 
         def attach_doctor(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
             """The one place where the recorder and its doctor meet the trainer."""
+            begun()
             if doctor:
                 from traindoctor.doctor import watch
 
@@ -142,6 +167,7 @@ def train_and_tell(run: Path, config: RunConfig, *, doctor: bool, quiet: bool) -
                 on_ready=attach_doctor,
                 on_progress=display.progress,
                 on_validation=display.validation,
+                on_interrupt=display.interrupted,
                 on_end=display.end,
                 needs_logits=doctor,
             ),
@@ -160,22 +186,14 @@ def resume_config(
         raise CheckpointError(f"there is no run folder {run} to resume")
     stored = load_config(run / "config.json")
     if file is not None:
-        given = {**resolve_file_only(file), **given}
+        from_file = read_toml(file)
+        from_file.pop("preset", None)
+        given = later_wins(from_file, given)
     if preset is not None and preset != stored.preset:
         raise ConfigError(
             f"the run was made with --preset {stored.preset}, not {preset}: resume without it"
         )
-    if "steps" in given and (stored.train.minutes or stored.train.epochs):
-        given = {"minutes": 0.0, "epochs": 0.0, **given}
     return resumed(stored, given)
-
-
-def resolve_file_only(file: Path) -> dict[str, Any]:
-    from traindoctor.lm.config import read_toml
-
-    found = read_toml(file)
-    found.pop("preset", None)
-    return found
 
 
 def choose_folder(out: Path | None, config: RunConfig) -> Path:
@@ -187,23 +205,45 @@ def choose_folder(out: Path | None, config: RunConfig) -> Path:
     return Path("runs") / f"{name if name != '-' else 'stdin'}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def make_room(run: Path, *, overwrite: bool) -> None:
+def refuse_to_overwrite(run: Path, *, overwrite: bool) -> None:
     """A run is never written over unasked."""
     if run.exists() and not run.is_dir():
         raise ConfigError(f"--out {run} is a file: give a folder")
-    if os.environ.get("RANK", "0") != "0" or not (run / "config.json").exists():
-        return
-    if not overwrite:
+    if (run / "config.json").exists() and not overwrite and os.environ.get("RANK", "0") == "0":
         raise ConfigError(
             f"{run} already holds a run: go on with --resume {run}, replace it with --overwrite, "
             "or give another --out"
         )
-    try:
+
+
+@contextlib.contextmanager
+def replaced(run: Path) -> Iterator[Callable[[], None]]:
+    """Puts an old run aside. What is given ends it for good; without that call it comes back."""
+    aside = run / ".replaced"
+
+    def move(source: Path, target: Path) -> None:
+        target.mkdir(parents=True, exist_ok=True)
         for part in PARTS:
-            path = run / part
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+            if (source / part).exists():
+                remove(target / part)
+                (source / part).rename(target / part)
+
+    try:
+        move(run, aside)
     except OSError as error:
         raise TraindoctorError(f"cannot replace the run in {run}: {error.strerror}") from error
+    try:
+        yield lambda: remove(aside)
+    finally:
+        if aside.is_dir():
+            for part in PARTS:
+                remove(run / part)
+            move(aside, run)
+            remove(aside)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -15,12 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from traindoctor.cli.live import health, sparkline
-from traindoctor.lm.config import PRESETS, RunConfig
+from traindoctor.lm.config import RunConfig
 from traindoctor.lm.estimate import human_bytes
+from traindoctor.lm.presets import PRESETS
 
 if TYPE_CHECKING:
     from traindoctor.doctor import Doctor
-    from traindoctor.lm import loop
+    from traindoctor.lm import callbacks
 
 # Lines of a sample that are shown while training goes on.
 SAMPLE_LINES = 4
@@ -41,19 +42,21 @@ class Display:
         self.console = Console(highlight=False, quiet=quiet or silent, soft_wrap=True)
         self.bar: Progress | None = None
         self.task: Any = None
-        self.last: loop.Progress | None = None
+        self.last: callbacks.Progress | None = None
         self.losses: deque[float] = deque(maxlen=RECENT)
         self.samples: deque[dict[str, Any]] = deque(maxlen=SAMPLES_KEPT)
-        self._settings()
+        self._told_settings = False
 
     def preparing(self, what: str, share: float) -> None:
+        self._settings()
         if self.bar is None:
             self._open_bar("{task.description}")
         assert self.bar is not None
         self.bar.update(self.task, description=what, completed=share)
 
-    def plan(self, plan: loop.Plan) -> None:
+    def plan(self, plan: callbacks.Plan) -> None:
         self._close_bar()
+        self._settings()
         length = f"{plan.total_steps:,} steps" if plan.total_steps else "until the time is up"
         unknown = f", {plan.unknown_share:.2%} unknown" if plan.unknown_share else ""
         for title, text in (
@@ -76,7 +79,7 @@ class Display:
         self.console.print()
         self._open_bar("{task.description}")
 
-    def progress(self, now: loop.Progress) -> None:
+    def progress(self, now: callbacks.Progress) -> None:
         self.last = now
         self.losses.append(now.loss)
         if self.bar is not None:
@@ -90,7 +93,7 @@ class Display:
                 f"lr {now.lr:.1e}  {speed}  {self._health()}",
             )
 
-    def validation(self, seen: loop.Validation) -> None:
+    def validation(self, seen: callbacks.Validation) -> None:
         self._keep_sample(seen)
         loss = f"{self.last.loss:.3f}" if self.last else "-"
         mark = "  [green]best[/]" if seen.best else ""
@@ -101,7 +104,7 @@ class Display:
         for line in lines:
             self.console.print(Text(f"    | {line}", style="dim"))
 
-    def _keep_sample(self, seen: loop.Validation) -> None:
+    def _keep_sample(self, seen: callbacks.Validation) -> None:
         """The latest texts stand in the record: the page shows them, the checks of generation read them."""
         if self.doctor is None or not seen.sample or not self.doctor.watch.has_record:
             return
@@ -109,10 +112,14 @@ class Display:
         self.samples.append(row)
         self.doctor.watch.record_writer.fact("text.samples", list(self.samples))
 
-    def end(self, outcome: loop.Outcome) -> None:
+    def interrupted(self) -> None:
+        """Said at once: the step in hand may take a while."""
+        self.console.print("stopping after this step and saving; Ctrl-C again stops at once")
+
+    def end(self, outcome: callbacks.Outcome) -> None:
         self._close_bar()
 
-    def after(self, outcome: loop.Outcome) -> None:
+    def after(self, outcome: callbacks.Outcome) -> None:
         """The last words, when the doctor has spoken too."""
         self._close_bar()
         if self.silent:
@@ -155,7 +162,10 @@ class Display:
         console.print(f"the doctor says: {diagnosis.verdict}{': ' + causes if causes else ''}")
 
     def _settings(self) -> None:
-        """Every setting and, in bold, those that are not the default."""
+        """Every setting and, in bold, those that are not the default; once, when they are known to be possible."""
+        if self._told_settings:
+            return
+        self._told_settings = True
         default = RunConfig().flat()
         table = Table.grid(padding=(0, 2))
         line = Text(f"preset {self.config.preset} ({PRESETS[self.config.preset][0]})\n")

@@ -32,6 +32,7 @@ class Attendance:
         self.doctor: Doctor | None = None
         self.diagnosis: Diagnosis | None = None
         self._exit = contextlib.ExitStack()
+        self.expected: Any = None
 
     def begin(self, model: Any = None, optimizer: Any = None) -> None:
         if hub.sink is not None or self.doctor is not None:
@@ -50,6 +51,15 @@ class Attendance:
         from traindoctor.capture import arming
 
         return arming.watch
+
+    def expect(self, total_steps: Any) -> None:
+        """How many steps the framework means to make; told at each step, written once there is a record."""
+        watch = self.watch
+        if total_steps == self.expected or watch is None or not watch.has_record:
+            return
+        self.expected = total_steps
+        if isinstance(total_steps, int) and total_steps > 0:
+            watch.record_writer.fact("run.total_steps", total_steps)
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         """Numbers of the framework's own log, with the step they belong to: `eval_loss` becomes `loss.eval`."""

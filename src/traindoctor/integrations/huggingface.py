@@ -36,6 +36,9 @@ class TraindoctorCallback(TrainerCallback):  # type: ignore[misc]
         # The optimizer the Trainer hands over is Accelerate's wrapper: the taps find the real one.
         self.attendance.begin(model)
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.attendance.expect(state.max_steps)
+
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any = None, **more: Any
     ) -> None:

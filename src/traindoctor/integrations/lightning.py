@@ -37,6 +37,11 @@ class TraindoctorCallback(Callback):  # type: ignore[misc]
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self.attendance.begin(pl_module)
 
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        # Asked once, when the loaders are made: the question would make them. Infinite without an end.
+        if not self.attendance.expected:
+            self.attendance.expect(trainer.estimated_stepping_batches)
+
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking:
             self.attendance.metrics(

@@ -23,10 +23,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from traindoctor.errors import CheckpointError
-from traindoctor.lm.config import RunConfig, load_config
+from traindoctor.lm.config import RunConfig
 from traindoctor.lm.distributed import World
 from traindoctor.lm.files import TEMPORARY, new_folder, write_json, writing
 from traindoctor.lm.model import Transformer
+from traindoctor.lm.sources import load_config
 from traindoctor.lm.tokenizer import Tokenizer, load_tokenizer
 
 MODEL, OPTIMIZER, STATE, SHARDED = (

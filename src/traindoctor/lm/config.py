@@ -1,28 +1,30 @@
-"""Every setting of a training run: defaults, then a preset, then a TOML file, then the command line."""
+"""Every setting of a training run, checked when it is made."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import difflib
-import itertools
-import json
 import math
-import tomllib
-import types
-import typing
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from traindoctor.errors import CheckpointError, ConfigError
+from traindoctor.errors import ConfigError
 
 # 1: first format.
 FORMAT = 1
 
 # Multiples of this keep the rows of the feed-forward weights aligned for vector units and tensor cores.
 HIDDEN_MULTIPLE = 32
+
+
+# Byte-level tokenizers keep a token for each of the 256 bytes.
+LEAST_VOCAB = {"char": 257, "word": 2, "bpe": 256}
+WHY_LEAST = {
+    "char": "256 tokens stand for the bytes of rare characters; leave it away for all characters",
+    "word": "one token stands for all unknown words",
+    "bpe": "each byte is a token; choose 512 or more",
+}
+# torch's generators take seeds of 63 bits.
+MOST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +134,10 @@ class DataConfig:
         _at_least("augment", self.augment, 0)
         _between("val-fraction", self.val_fraction, 0, 0.5)
         _between("augment-rate", self.augment_rate, 0, 1)
-        if self.tokenizer == "bpe" and 0 < self.vocab_size < 256:
+        if 0 < self.vocab_size < LEAST_VOCAB[self.tokenizer]:
             raise ConfigError(
-                f"byte-level bpe needs at least the 256 bytes, --vocab-size is {self.vocab_size}: "
-                "choose 512 or more"
+                f"--tokenizer {self.tokenizer} needs a --vocab-size of at least {LEAST_VOCAB[self.tokenizer]}, "
+                f"not {self.vocab_size}: " + WHY_LEAST[self.tokenizer]
             )
 
 
@@ -197,13 +199,14 @@ class TrainConfig:
             _at_least(name.replace("_", "-"), getattr(self, name), 1)
         for name in ("epochs", "minutes", "warmup", "weight_decay", "clip", "patience"):
             _at_least(name.replace("_", "-"), getattr(self, name), 0)
-        for name in ("save_every", "sample_tokens", "seed"):
+        for name in ("save_every", "sample_tokens"):
             _at_least(name.replace("_", "-"), getattr(self, name), 0)
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ConfigError(f"--lr must be a number above 0, not {self.lr}")
         _between("lr-floor", self.lr_floor, 0, 1)
         _between("beta1", self.beta1, 0, 1, open_end=True)
         _between("beta2", self.beta2, 0, 1, open_end=True)
+        _between("seed", self.seed, 0, MOST_SEED)
         if self.epochs and self.minutes:
             raise ConfigError("--epochs and --minutes both say how long to train: give one of them")
 
@@ -233,200 +236,19 @@ class RunConfig:
         return {k: v for part in parts for k, v in dataclasses.asdict(part).items()}
 
     def replace(self, **changes: Any) -> RunConfig:
-        return build({**self.flat(), **changes}, preset=self.preset)
+        """The same run with other settings, each by its unique name."""
+        parts: dict[str, Any] = {}
+        for section, cls in SECTIONS.items():
+            own = {
+                f.name: changes.pop(f.name) for f in dataclasses.fields(cls) if f.name in changes
+            }
+            parts[section] = dataclasses.replace(getattr(self, section), **own)
+        if changes:
+            raise TypeError(f"no such settings: {', '.join(changes)}")
+        return dataclasses.replace(self, **parts)
 
-
-# name -> (one line for --help, settings). Sizes in the comments are parameters with a character vocabulary.
-PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "tiny": (
-        "2 layers x 64, for trials in seconds",
-        {
-            "layers": 2,
-            "heads": 2,
-            "width": 64,
-            "block": 64,
-            "steps": 500,
-            "lr": 4e-3,
-            "eval_every": 100,
-        },
-    ),
-    "small": ("4 layers x 128, minutes on a laptop (the default)", {}),
-    "demo": (
-        "4 layers x 128 on the embedded text, under 4 minutes on 2 CPU cores",
-        {
-            "steps": 600,
-            "batch": 8,
-            "lr": 4e-3,
-            "warmup": 60,
-            "eval_every": 100,
-            "eval_blocks": 48,
-            "sample_tokens": 240,
-        },
-    ),
-    "base": (
-        "6 layers x 384, an hour on a laptop, minutes on a GPU",
-        {
-            "layers": 6,
-            "heads": 6,
-            "width": 384,
-            "block": 256,
-            "batch": 64,
-            "steps": 5000,
-            "lr": 1e-3,
-            "dropout": 0.1,
-        },
-    ),
-    "gpt2": (
-        "the shape of GPT-2 124M with a trained bpe vocabulary; for a GPU",
-        {
-            "layers": 12,
-            "heads": 12,
-            "width": 768,
-            "block": 1024,
-            "norm": "layer",
-            "positions": "learned",
-            "mlp": "gelu",
-            "bias": True,
-            "tokenizer": "bpe",
-            "vocab_size": 32768,
-            "batch": 32,
-            "accumulation": 4,
-            "steps": 20000,
-            "lr": 6e-4,
-            "warmup": 1000,
-            "compile": True,
-        },
-    ),
-    "llama": (
-        "16 layers x 1024, rotary, SwiGLU, grouped-query attention; for a GPU",
-        {
-            "layers": 16,
-            "heads": 16,
-            "kv_heads": 4,
-            "width": 1024,
-            "block": 2048,
-            "tokenizer": "bpe",
-            "vocab_size": 32768,
-            "batch": 16,
-            "accumulation": 8,
-            "steps": 20000,
-            "lr": 6e-4,
-            "warmup": 1000,
-            "compile": True,
-        },
-    ),
-}
 
 SECTIONS: dict[str, type] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
-
-
-def resolve(
-    *, preset: str | None = None, file: Path | None = None, given: Mapping[str, Any] | None = None
-) -> RunConfig:
-    """`resolve(preset="base", given={"steps": 100})`: later sources win, an unknown name is an error."""
-    from_file = read_toml(file) if file else {}
-    name = preset or from_file.pop("preset", None) or "small"
-    if name not in PRESETS:
-        raise ConfigError(f"there is no preset {name!r}: choose one of {', '.join(PRESETS)}")
-    settings = {**PRESETS[name][1], **from_file, **(given or {})}
-    if settings.get("epochs") and "sampling" not in {**from_file, **(given or {})}:
-        settings["sampling"] = "epochs"
-    return build(settings, preset=name)
-
-
-def build(settings: Mapping[str, Any], *, preset: str = "small") -> RunConfig:
-    """A RunConfig from flat settings; unknown names and wrong types are told in the user's words."""
-    kinds = {
-        name: (section, kind)
-        for section, cls in SECTIONS.items()
-        for name, kind in typing.get_type_hints(cls).items()
-    }
-    parts: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for name, value in settings.items():
-        if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"there is no setting {name!r}{hint}")
-        section, kind = kinds[name]
-        parts[section][name] = _as_kind(name, value, kind)
-    return RunConfig(
-        model=ModelConfig(**parts["model"]),
-        data=DataConfig(**parts["data"]),
-        train=TrainConfig(**parts["train"]),
-        preset=preset,
-    )
-
-
-def read_toml(file: Path) -> dict[str, Any]:
-    """Settings of a TOML file, flat or in tables [model], [data], [train]; `learning-rate` style is fine."""
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the settings {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not a TOML file: {error}") from error
-    flat: dict[str, Any] = {}
-    for name, value in tables.items():
-        if isinstance(value, dict):
-            if name not in SECTIONS:
-                raise ConfigError(f"{file}: there is no table [{name}]: use {', '.join(SECTIONS)}")
-            flat.update(value)
-        else:
-            flat[name] = value
-    return {name.replace("-", "_"): value for name, value in flat.items()}
-
-
-def load_config(file: Path) -> RunConfig:
-    """The config.json of a run."""
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        if stored["format"] > FORMAT:
-            raise CheckpointError(
-                f"{file} has format {stored['format']}, this traindoctor reads up to {FORMAT}: update traindoctor"
-            )
-        flat = {k: v for section in SECTIONS for k, v in stored[section].items()}
-        return build(flat, preset=stored["preset"])
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"{file.parent} is not a run of `traindoctor train`: it has no {file.name}"
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
-
-
-def resumed(stored: RunConfig, given: Mapping[str, Any]) -> RunConfig:
-    """The stored settings with those of `given` that may change; any other difference is an error."""
-    flat = stored.flat()
-    wanted = build({**flat, **given}, preset=stored.preset).flat()
-    clashes = [k for k in given if k not in MAY_CHANGE and wanted[k] != flat[k]]
-    if clashes:
-        told = ", ".join(f"--{k.replace('_', '-')} {flat[k]} (now {wanted[k]})" for k in clashes)
-        raise ConfigError(
-            f"the run was made with {told}: resume without them, or start a new run with --out"
-        )
-    return stored.replace(**{k: wanted[k] for k in given})
-
-
-def _as_kind(name: str, value: Any, kind: Any) -> Any:
-    """`value` as the annotated type, or a sentence. A whole number is a float too; lists become tuples."""
-    option = f"--{name.replace('_', '-')}"
-    if typing.get_origin(kind) is Literal:
-        if value not in typing.get_args(kind):
-            raise ConfigError(
-                f"{option} must be one of {', '.join(typing.get_args(kind))}, not {value!r}"
-            )
-        return value
-    if isinstance(kind, types.GenericAlias):
-        items = (value,) if isinstance(value, str) else value
-        if not isinstance(items, (list, tuple)) or not all(isinstance(i, str) for i in items):
-            raise ConfigError(f"{option} must be a path or a list of paths, not {value!r}")
-        return tuple(items)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        raise ConfigError(f"{option} must be {names[kind]}, not {value!r}")
-    return value
 
 
 def _at_least(option: str, value: float, least: float) -> None:
@@ -443,31 +265,3 @@ def _between(option: str, value: float, low: float, high: float, *, open_end: bo
 def _nearest_divisor(number: int, wanted: int) -> int:
     divisors = [d for d in range(1, number + 1) if number % d == 0]
     return min(divisors, key=lambda d: abs(d - wanted))
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting as a user meets it."""
-
-    name: str
-    section: str
-    kind: Any
-    default: Any
-    text: str
-
-
-def settings() -> list[Setting]:
-    """Every setting with its line of help: the string that stands under the field above."""
-    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
-    texts: dict[tuple[str, str], str] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            for line, below in itertools.pairwise(node.body):
-                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                    if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                        texts[node.name, line.target.id] = str(below.value.value)
-    return [
-        Setting(f.name, section, kind, f.default, texts[cls.__name__, f.name])
-        for section, cls in SECTIONS.items()
-        for f, kind in zip(dataclasses.fields(cls), typing.get_type_hints(cls).values())
-    ]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import os
 import re
-import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +26,8 @@ from torch import Tensor
 from traindoctor.errors import CheckpointError, DataError
 from traindoctor.lm.config import DataConfig
 from traindoctor.lm.files import write_json, writing
-from traindoctor.lm.tokenizer import Tokenizer, train_tokenizer
+from traindoctor.lm.texts import find_files, read_stretches
+from traindoctor.lm.tokenizer import PIECE, Tokenizer, pieces, train_tokenizer
 
 Progress = Callable[[str, float], None]  # what is done, share of it from 0 to 1
 
@@ -34,7 +37,19 @@ MAX_STRETCH = 1 << 20  # characters; bounds the memory of tokenising
 # A stretch ends with at least this many blocks of validation at the usual tenth.
 BLOCKS_PER_STRETCH = 40
 # Merges and words learned from this much text hardly change with more of it.
-TOKENIZER_SAMPLE = 200 << 20
+TOKENIZER_SAMPLE = 64 << 20
+# Stretches are encoded side by side: the library and NumPy work outside Python's lock. A few keep a core each
+# busy and bound the memory.
+WORKERS = min(os.cpu_count() or 1, 8)
+
+Tokens = NDArray[np.unsignedinteger]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+# Of the permutation that orders an epoch. The multiplier is the odd number nearest 2^64 / golden ratio.
+SHUFFLE_ROUNDS = 6
+MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -46,38 +61,14 @@ class Corpus:
     facts: dict[str, Any]
 
 
-def find_files(data: tuple[str, ...], scratch: Path) -> list[Path]:
-    """The text files behind --data; standard input and the embedded text are first written to `scratch`."""
-    if not data:
-        return [_embedded_text(scratch)]
-    files: list[Path] = []
-    for name in data:
-        path = Path(name)
-        if name == "-":
-            files.append(_standard_input(scratch))
-        elif path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p, path))
-            texts = [p for p in inside if p.stat().st_size and _looks_like_text(p)]
-            if not texts:
-                raise DataError(f"the folder {name} holds no text file ({len(inside)} files seen)")
-            files += texts
-        elif not path.exists():
-            raise DataError(f"there is no file {name}: give a text file, a folder, or - for stdin")
-        elif path.stat().st_size == 0:
-            raise DataError(f"{name} is empty: give a file with text")
-        else:
-            files.append(path)
-    return files
-
-
 def prepare(
     config: DataConfig, folder: Path, *, block: int, seed: int, progress: Progress
 ) -> Tokenizer:
     """Makes tokenizer.json and data/ in a run folder, once; a half-made one is made again."""
     data = folder / "data"
+    files = find_files(config.data, data)
     with writing(data):
         data.mkdir(parents=True, exist_ok=True)
-    files = find_files(config.data, data)
     size = sum(f.stat().st_size for f in files)
     stretch = max(min(size // STRETCHES, MAX_STRETCH), BLOCKS_PER_STRETCH * block)
     tokenizer = _make_tokenizer(config, files, stretch, size, progress)
@@ -85,25 +76,29 @@ def prepare(
         tokenizer.save(folder / "tokenizer.json")
     counts = {"train": 0, "val": 0}
     seen = unknown = 0
+
+    def encoded(numbered: tuple[int, str]) -> tuple[int, list[tuple[str, Tokens]]]:
+        number, text = numbered
+        parts = [
+            (part, tokenizer.encode_array(one))
+            for part, piece in _split(text, config.val_fraction)
+            for one in (_with_copies(piece, config, [seed, number]) if part == "train" else [piece])
+        ]
+        return len(text.encode("utf-8")), parts
+
     with (
         writing(data),
         (data / "train.bin").open("wb") as train_file,
         (data / "val.bin").open("wb") as val_file,
     ):
         outputs = {"train": train_file, "val": val_file}
-        for number, text in enumerate(read_stretches(files, stretch)):
-            for part, piece in _split(text, config.val_fraction):
-                texts = [piece]
-                if part == "train":
-                    rngs = [np.random.default_rng([seed, number, c]) for c in range(config.augment)]
-                    texts += [augment(piece, config.augment_rate, rng) for rng in rngs]
-                for one in texts:
-                    tokens = tokenizer.encode_array(one)
-                    tokens.tofile(outputs[part])
-                    counts[part] += len(tokens)
-                    if tokenizer.unknown_id is not None:
-                        unknown += int((tokens == tokenizer.unknown_id).sum())
-            seen += len(text.encode("utf-8"))
+        for length, parts in in_order(encoded, enumerate(read_stretches(files, stretch))):
+            for part, tokens in parts:
+                outputs[part].write(tokens.data)
+                counts[part] += len(tokens)
+                if tokenizer.unknown_id is not None:
+                    unknown += int((tokens == tokenizer.unknown_id).sum())
+            seen += length
             progress("tokenising", seen / size)
     if counts["train"] < block + 1:
         raise DataError(
@@ -119,6 +114,18 @@ def prepare(
     }
     write_json(data / "meta.json", facts)
     return tokenizer
+
+
+def in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """`map` on several threads: results come in order, and only a few items are in work at a time."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > WORKERS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def load_corpus(folder: Path) -> Corpus:
@@ -146,25 +153,6 @@ def is_prepared(folder: Path) -> bool:
     return (folder / "data" / "meta.json").exists() and (folder / "tokenizer.json").exists()
 
 
-def read_stretches(files: list[Path], size: int) -> Iterator[str]:
-    """All texts in stretches of about `size` characters, cut at line ends where lines are not huge."""
-    for file in files:
-        try:
-            with file.open(encoding="utf-8", newline="") as handle:
-                while text := handle.read(size):
-                    text += handle.readline(size)
-                    if "\x00" in text:
-                        raise DataError(f"{file} is a binary file: give UTF-8 text")
-                    yield text
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{file} is not UTF-8 text (byte 0x{error.object[error.start]:02x}): convert it, "
-                "for example with iconv -t utf-8"
-            ) from error
-        except OSError as error:
-            raise DataError(f"cannot read {file}: {error.strerror}") from error
-
-
 def augment(text: str, rate: float, rng: np.random.Generator) -> str:
     """The text with a share of words deleted and as many swapped with the next word; spaces stay."""
     parts = re.findall(r"\s+|\S+", text)
@@ -176,6 +164,12 @@ def augment(text: str, rate: float, rng: np.random.Generator) -> str:
         elif draw < 2 * rate:
             parts[here], parts[following] = parts[following], parts[here]
     return "".join(parts)
+
+
+def _with_copies(piece: str, config: DataConfig, key: list[int]) -> list[str]:
+    """A training text and its augmented copies."""
+    rngs = [np.random.default_rng([*key, copy]) for copy in range(config.augment)]
+    return [piece, *(augment(piece, config.augment_rate, rng) for rng in rngs)]
 
 
 class Batches:
@@ -193,7 +187,6 @@ class Batches:
         self.tokens, self.block, self.rows = tokens, block, rows
         self.seed, self.sampling = seed, sampling
         self.num_blocks = (len(tokens) - 1) // block
-        self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
 
     def at(self, step: int, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """The rows `rows` of the batch of an optimizer step (all its forward passes and ranks together)."""
@@ -203,16 +196,39 @@ class Batches:
         if self.sampling == "random":
             rng = np.random.default_rng([self.seed, step])
             return rng.integers(0, len(self.tokens) - self.block, size=self.rows)
-        place = step * self.rows + np.arange(self.rows)
-        return np.array([self._start_in_epoch(*divmod(int(p), self.num_blocks)) for p in place])
-
-    def _start_in_epoch(self, epoch: int, place: int) -> int:
-        if self._order[0] != epoch:
-            rng = np.random.default_rng([self.seed, epoch, 1])
+        epoch, place = np.divmod(step * self.rows + np.arange(self.rows), self.num_blocks)
+        starts = np.empty(self.rows, dtype=np.int64)
+        for number in np.unique(epoch):
+            here = epoch == number
+            rng = np.random.default_rng([self.seed, int(number), 1])
             # The blocks begin anywhere in the remainder, so that all of the text is met in time.
             phase = rng.integers(0, len(self.tokens) - self.num_blocks * self.block)
-            self._order = (epoch, rng.permutation(self.num_blocks) * self.block + phase)
-        return int(self._order[1][place])
+            keys = rng.integers(0, 2**63, size=SHUFFLE_ROUNDS, dtype=np.uint64)
+            starts[here] = shuffled(place[here], self.num_blocks, keys) * self.block + phase
+        return starts
+
+
+def shuffled(places: NDArray[np.int64], count: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Where a random permutation of `count` things puts some of them, without making the permutation.
+
+    A Feistel network permutes the next even power of two; what falls outside walks on until it is inside.
+    An order of all blocks of a 10 GB text would take a gigabyte.
+    """
+    half = np.uint64(max(1, math.ceil((count - 1).bit_length() / 2)))
+    mask = np.uint64((1 << int(half)) - 1)
+
+    def permute(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        left, right = x >> half, x & mask
+        for key in keys:
+            mixed = (right ^ key) * MIX
+            mixed = (mixed ^ (mixed >> np.uint64(29))) * MIX
+            left, right = right, left ^ ((mixed >> np.uint64(32)) & mask)
+        return (left << half) | right
+
+    x = permute(places.astype(np.uint64))
+    while (outside := x >= count).any():
+        x[outside] = permute(x[outside])
+    return x.astype(np.int64)
 
 
 def validation_starts(num_tokens: int, block: int, most: int) -> NDArray[np.int64]:
@@ -242,7 +258,8 @@ def _make_tokenizer(
             seen += len(text.encode("utf-8"))
             progress("reading", seen / size)
             if number % every == 0:
-                yield text
+                # The library gathers 256 texts before it counts their words: small ones, so that they are few MB.
+                yield from pieces(text, PIECE)
 
     return train_tokenizer(config.tokenizer, texts(), vocab_size=config.vocab_size)
 
@@ -255,41 +272,3 @@ def _split(text: str, val_fraction: float) -> Iterator[tuple[str, str]]:
     yield "train", text[:cut_at]
     if cut_at < len(text):
         yield "val", text[cut_at:]
-
-
-def _embedded_text(scratch: Path) -> Path:
-    """The Python manual's help topics: 460 kB of English that every Python has."""
-    from pydoc_data.topics import topics
-
-    file = scratch / "python-topics.txt"
-    with writing(file):
-        file.write_text("\n".join(topics[name] for name in sorted(topics)), encoding="utf-8")
-    return file
-
-
-def _standard_input(scratch: Path) -> Path:
-    file = scratch / "stdin.txt"
-    # A resumed run finds the text of its first start here.
-    if not file.exists():
-        with writing(file), file.open("wb") as out:
-            shutil.copyfileobj(sys.stdin.buffer, out)
-    if file.stat().st_size == 0:
-        file.unlink()
-        raise DataError("standard input is empty: pipe a text into --data -")
-    return file
-
-
-def _hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
-
-
-def _looks_like_text(path: Path) -> bool:
-    """Whether a file of a folder is read: its first bytes are UTF-8 without NUL."""
-    with path.open("rb") as handle:
-        head = handle.read(1 << 14)
-    try:
-        head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        # The cut may fall inside the last character.
-        return b"\x00" not in head and error.start > len(head) - 4
-    return b"\x00" not in head

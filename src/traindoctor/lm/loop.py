@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +15,7 @@ from torch import Tensor, nn
 
 from traindoctor.errors import ConfigError, TraindoctorError
 from traindoctor.lm import checkpoint, distributed, estimate
+from traindoctor.lm.callbacks import Callbacks, Outcome, Plan, Progress, Validation
 from traindoctor.lm.config import RunConfig
 from traindoctor.lm.data import (
     Batches,
@@ -29,6 +27,7 @@ from traindoctor.lm.data import (
     validation_starts,
 )
 from traindoctor.lm.distributed import World
+from traindoctor.lm.endings import Interruption, memory_advice
 from traindoctor.lm.files import write_json, write_text
 from traindoctor.lm.generate import Sampling
 from traindoctor.lm.generate import write_text as write_sample
@@ -42,82 +41,11 @@ from traindoctor.lm.tokenizer import Tokenizer, load_tokenizer
 READ_EVERY = 10
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is known before the first step."""
-
-    parameters: int
-    vocab_size: int
-    train_tokens: int
-    val_tokens: int
-    unknown_share: float
-    total_steps: int  # 0: until the time is up
-    expected_first_loss: float
-    peak_bytes: int
-    device: str
-    precision: str
-    first_step: int
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The latest steps, a few at a time."""
-
-    step: int
-    total_steps: int
-    loss: float
-    lr: float
-    grad_norm: float
-    seconds: float
-    tokens_per_second: float
-    share: float  # of the whole run, from 0 to 1
-
-
-@dataclass(frozen=True)
-class Validation:
-    step: int
-    loss: float
-    best: bool
-    sample: str
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: `finished`, `interrupted`, `early-stop`."""
-
-    reason: str
-    step: int
-    seconds: float
-    best_loss: float
-    best_step: int
-    last_loss: float
-
-
-def _nothing(*_: Any) -> None:
-    return None
-
-
-@dataclass
-class Callbacks:
-    """What the caller wants to see. `on_ready` gets model and optimizer before the first step:
-    this is where a doctor attaches itself. `needs_logits`: it looks at what goes into the loss."""
-
-    on_preparing: Callable[[str, float], None] = _nothing
-    on_plan: Callable[[Plan], None] = _nothing
-    on_ready: Callable[[nn.Module, torch.optim.Optimizer], None] = _nothing
-    on_progress: Callable[[Progress], None] = _nothing
-    on_validation: Callable[[Validation], None] = _nothing
-    on_end: Callable[[Outcome], None] = _nothing
-    needs_logits: bool = False
-
-
 def train(run: Path, config: RunConfig, callbacks: Callbacks | None = None) -> Outcome:
     """Trains in the folder `run`, from its last checkpoint if it has one, and leaves all of it there."""
     callbacks = callbacks or Callbacks()
     with distributed.joined(config.train.device) as world:
         if world.main:
-            write_json(run / "config.json", config.to_dict())
             if not is_prepared(run):
                 prepare(
                     config.data,
@@ -126,6 +54,8 @@ def train(run: Path, config: RunConfig, callbacks: Callbacks | None = None) -> O
                     seed=config.train.seed,
                     progress=callbacks.on_preparing,
                 )
+            # The settings make a folder a run: a text that cannot be trained on leaves none behind.
+            write_json(run / "config.json", config.to_dict())
         world.barrier()
         return Training(run, config, world, callbacks).go()
 
@@ -139,14 +69,17 @@ class Training:
     world: World
     callbacks: Callbacks
     unread: list[dict[str, Any]] = field(default_factory=list)
-    interrupted: bool = False
     last_loss: float = math.nan
+
+    def __post_init__(self) -> None:
+        self.interruption = Interruption(self.callbacks.on_interrupt)
 
     def go(self) -> Outcome:
         """Builds or resumes, then trains to the end."""
-        self.build()
-        with self._interruptible(), self._memory_advice():
-            reason = self._loop()
+        with memory_advice(self._memory_advice):
+            self.build()
+            with self.interruption.watched():
+                reason = self._loop()
         outcome = Outcome(
             reason,
             self.state.step,
@@ -314,8 +247,8 @@ class Training:
         if bad:
             raise TraindoctorError(
                 f"the loss became {bad[0]['loss']} at step {bad[0]['step']} (gradient norm before it "
-                f"{norms[max(rows.index(bad[0]) - 1, 0)]:.3g}): resume from the last checkpoint is possible, but "
-                "start anew with a lower --lr, or look at it with traindoctor diagnose",
+                f"{norms[max(rows.index(bad[0]) - 1, 0)]:.3g}): start anew with a lower --lr, or see why with "
+                f"traindoctor diagnose {self.run}; checkpoints before it are whole",
                 slug="not-finite",
             )
 
@@ -384,7 +317,7 @@ class Training:
             return "finished"
         # Several ranks ask each other only now and then: it costs a message.
         ask = self.world.size == 1 or self.state.step % READ_EVERY == 0
-        if ask and self.world.any(self.interrupted):
+        if ask and self.world.any(self.interruption.asked):
             return "interrupted"
         return ""
 
@@ -448,41 +381,15 @@ class Training:
             warnings=tuple(w for w in warnings if w),
         )
 
-    @contextlib.contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C (or SIGTERM) ends the run after its step; the second ends it at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(number: int, _: Any) -> None:
-            if self.interrupted:
-                signal.signal(number, before[number])
-                raise KeyboardInterrupt
-            self.interrupted = True
-
-        before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    @contextlib.contextmanager
-    def _memory_advice(self) -> Iterator[None]:
-        try:
-            yield
-        except (RuntimeError, MemoryError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            raise estimate.out_of_memory(
-                self.config.model,
-                self.tokenizer.vocab_size,
-                self.rows,
-                self.config.train.accumulation,
-                bf16=self.bf16,
-                fused=self.model.fused_loss,
-            ) from error
+    def _memory_advice(self) -> TraindoctorError:
+        return estimate.out_of_memory(
+            self.config.model,
+            self.tokenizer.vocab_size,
+            self.rows,
+            self.config.train.accumulation,
+            bf16=self.bf16,
+            fused=self._use_fused_loss(),
+        )
 
 
 def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
@@ -508,9 +415,3 @@ def count_steps(config: RunConfig, batches: Batches) -> int:
             raise ConfigError(f"--epochs {settings.epochs} is less than one step of this text")
         return steps
     return settings.steps
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return "can't allocate memory" in str(error) or "not enough memory" in str(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 MAX_CHARACTERS = 16384
 # A word with the space before it, a sign with the space before it, or one space: joined, they are the text.
 WORDS = r" ?\w+| ?[^\w\s]|\s"
+CODE_POINTS = 0x110000
 NO_TOKEN = np.uint32(0xFFFFFFFF)
 # Rust encodes pieces of this many characters in parallel; one piece keeps a few MB busy.
 PIECE = 1 << 16
@@ -113,16 +113,16 @@ def pieces(text: str, size: int) -> Iterable[str]:
 
 
 def _train_characters(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    if vocab_size and vocab_size <= len(BYTES):
-        raise ConfigError(
-            f"a character vocabulary of {vocab_size} has no room: 256 tokens stand for the bytes of rare "
-            "characters; give a --vocab-size above 256, or none for all characters"
-        )
-    counts: Counter[str] = Counter()
+    assert not vocab_size or vocab_size > len(BYTES)  # the settings say so in the user's words
+    counts = np.zeros(CODE_POINTS, dtype=np.int64)
     for text in texts:
-        counts.update(text)
+        _refuse_surrogates(text)
+        found = np.bincount(np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32))
+        counts[: len(found)] += found
     most = min(vocab_size - len(BYTES) if vocab_size else MAX_CHARACTERS, MAX_CHARACTERS)
-    kept = sorted(sorted(counts), key=lambda c: -counts[c])[:most]
+    # By frequency, then by code point.
+    order = np.argsort(-counts, kind="stable")[: min(most, int((counts > 0).sum()))]
+    kept = [chr(code) for code in order]
     vocab = {token: i for i, token in enumerate([*sorted(kept), *BYTES])}
     # BPE without merges splits into characters, and its byte fallback makes any text encodable.
     model = models.BPE(vocab=vocab, merges=[], byte_fallback=True, fuse_unk=False)
