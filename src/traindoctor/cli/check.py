@@ -175,12 +175,13 @@ def of_trainer(data: tuple[str, ...], extra: list[str], seconds: float, layers: 
 
     from traindoctor.checkup import examined
     from traindoctor.cli import train as trainer
-    from traindoctor.lm.config import resolve
-    from traindoctor.lm.loop import Callbacks, train
+    from traindoctor.lm.callbacks import Callbacks
+    from traindoctor.lm.loop import train
+    from traindoctor.lm.sources import resolve
 
     settings = [*(item for path in data for item in ("--data", path)), *extra]
     given = dict(trainer.command.make_context("check", settings).params)
-    for name in ("out", "resume", "overwrite", "ui"):
+    for name in ("out", "resume", "overwrite", "ui", "board"):
         if given.pop(name):
             raise TraindoctorError(
                 f"check writes no run: leave --{name} away, or use traindoctor train"
