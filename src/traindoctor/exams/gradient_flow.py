@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ops import PARAMETER, Op
+from traindoctor.replay.ops import PARAMETER, Op, Ref
 from traindoctor.replay.runner import CUTS
+from traindoctor.replay.structure import VIEWS, Structure
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -50,7 +51,9 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     hidden = [name for name in silent if not no_gradient(through.get(name))]
     dark = [name for name in silent if name not in hidden]
     moving = hidden + values_that_matter(tape, dark)
+    passed = {} if moving else one_path_of_several(tape)
     return {
+        **passed,
         "step": tape.step,
         "trainable": len(on_tape),
         "silent": len(silent),
@@ -65,6 +68,47 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
         "in_optimizer": bool(meant),
         "missing": missing(patient, tape),
     }
+
+
+def one_path_of_several(tape: StepTape) -> dict[str, Any]:
+    """Every tensor gets a gradient, but not by every way: how much of the whole gradient the cuts take."""
+    roots = [root.ref for root in tape.roots if root.ref is not None]
+    structure = Structure(tape)
+    found = [op for op in tape.needed(roots) if stops(op) in ("detach", ".data", "no_grad")]
+    found = [op for op in found if fed_on(structure, op, roots)]
+    if not found:
+        return {}
+    through = tape.replay(gradients=True, look_through=set(found)).gradients()
+    own = tape.replay(gradients=True).gradients()
+    lost = whole = 0.0
+    for name, gradient in through.items():
+        if gradient is not None:
+            mine = own.get(name)
+            rest = gradient if mine is None else gradient - mine
+            lost += float(rest.double().square().sum())
+            whole += float(gradient.double().square().sum())
+    first = found[0]
+    return {
+        "partial": math.sqrt(lost / whole) if whole else 0.0,
+        "partial_kind": stops(first),
+        "partial_line": first.line or first.library_line,
+        "partial_module": first.module,
+    }
+
+
+def fed_on(structure: Structure, op: Op, roots: Sequence[Ref]) -> bool:
+    """Its result is worked on by weights on the way to the loss; what is only added (a straight-through estimator)
+    or compared with (a target) is cut on purpose."""
+    queue = [ref for ref in op.outputs if ref is not None]
+    for made in queue:
+        if not any(structure.hangs(root, made) for root in roots):
+            continue
+        for user in structure.users.get(made, ()):
+            if any(structure.tape.name_of(ref) is not None for ref in user.inputs):
+                return True
+            if user.name in VIEWS:
+                queue += [ref for ref in user.outputs if ref is not None and ref not in queue]
+    return False
 
 
 def severed(patient: Patient, tape: StepTape) -> dict[str, Any]:

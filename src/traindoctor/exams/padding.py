@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
     from traindoctor.replay.tape import StepTape
 
-# Shorter constant tails are blanks or a repeated letter.
+# A token whose constant tails are never longer is a blank, a repeated letter or an end of text.
 TAIL = 3
+# ... unless it stands nowhere else, and twice in a row at the end of some rows.
+SHORT_TAIL = 2
 
 
 @exam(name="padding", title="Do padding positions count as targets", cost=3)
@@ -44,7 +46,7 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     grid = y.reshape(rows, places) if axis == 1 else y.reshape(places, rows).T
     valid = ends.loss.valid.cpu()
     valid = valid.reshape(rows, places) if axis == 1 else valid.reshape(places, rows).T
-    tails, token, in_rows = constant_tails(filled(grid, valid))
+    tails, token, in_rows = constant_tails(filled(grid, valid), valid)
     tails &= valid
     flat_tails = (tails if axis == 1 else tails.T).reshape(-1)
     row = {
@@ -88,25 +90,36 @@ def filled(grid: Tensor, valid: Tensor) -> Tensor:
     return grid
 
 
-def constant_tails(grid: Tensor) -> tuple[Tensor, int | None, float]:
+def constant_tails(grid: Tensor, valid: Tensor) -> tuple[Tensor, int | None, float]:
     """(mask of places in the tail of the commonest tail token, that token, share of rows that have it)."""
     T = grid.shape[1]
     run = (grid == grid[:, -1:]).flip(1).int().cumprod(1).sum(1)
     head = (grid == grid[:, :1]).int().cumprod(1).sum(1)
     best = (torch.zeros_like(grid, dtype=torch.bool), None, 0.0)
     for lengths, tokens, at_end in ((run, grid[:, -1], True), (head, grid[:, 0], False)):
-        long = (lengths >= TAIL) & (tokens >= 0)
-        if not long.any():
-            continue
-        token = int(tokens[long].mode().values)
-        chosen = long & (tokens == token)
         place = torch.arange(T)
         mask = place >= T - lengths[:, None] if at_end else place < lengths[:, None]
+        token = padding_token(grid, valid, mask, tokens)
+        if token is None:
+            continue
+        # Padding is padding however little of it a row needs.
+        chosen = tokens == token
         mask = mask & chosen[:, None]
         share = float(chosen.float().mean())
         if mask.float().mean() > best[0].float().mean():
             best = (mask, token, share)
     return best
+
+
+def padding_token(grid: Tensor, valid: Tensor, ends: Tensor, tokens: Tensor) -> int | None:
+    """What fills the ends of rows of different length; `ends` are the constant ends, `tokens` stand in them."""
+    several = ((ends & valid).sum(1) >= SHORT_TAIL) & (tokens >= 0)
+    long = several & (ends.sum(1) >= TAIL)
+    if not several.any():
+        return None
+    token = int(tokens[long if long.any() else several].mode().values)
+    alone = not bool(((grid == token) & ~ends).any())
+    return token if alone or long.any() else None
 
 
 def counted(tape: StepTape, ends: Ends) -> Tensor:

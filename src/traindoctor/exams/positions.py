@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
     from traindoctor.replay.tape import StepTape
 
+# (time axis of the index, rows, places of the scores; 0: they do not lie by the tokens)
+Layout = tuple[int, int, int]
+
 FAITHFUL = 1e-5
 PERMUTATIONS = 2
 # Scores that vary less than this over rows, relative, do not hang on the input.
@@ -28,7 +31,10 @@ NOTHING = 1e-6
 
 @exam(name="positions", title="Does the order of tokens reach the output", cost=5)
 def positions(patient: Patient) -> Mapping[str, Any]:
-    """`pairs`: the largest |f(px) - p f(x)| over the spread of scores; next-token models are not asked."""
+    """`pairs`: the largest |f(px) - p f(x)| over the spread of scores, for each look-up by itself.
+
+    Next tokens are not asked about: their mask is a position signal. The encoder beside them is.
+    """
     tape = patient.tape
     assert tape is not None
     if tape.faithful > FAITHFUL:
@@ -36,24 +42,42 @@ def positions(patient: Patient) -> Mapping[str, Any]:
     # Dropout falls on places, so it tells them apart by itself: it is taken out.
     tape = without_dropout(tape)
     structure = Structure(tape)
-    ends = [e for e in find_ends(tape, structure) if usable(e)]
-    if not ends:
+    ends = [e for e in find_ends(tape, structure) if e.index.ndim == 2 and not e.contrastive]
+    if not any(e.layout is not None for e in ends):
         raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
-    asked = [e for e in ends if not e.causal]
+    asked = [(e, place) for e in ends if (place := place_of(structure, e, ends)) is not None]
     if not asked:
         raise NotApplicable("a next-token model: its mask is a position signal in itself")
     if not structure.attentions:
         raise NotApplicable("the step has no attention: order reaches the output another way")
-    return {"pairs": [examine(tape, e) for e in asked[:3]], "step": tape.step}
+    return {"pairs": [examine(tape, e, place) for e, place in asked[:3]], "step": tape.step}
 
 
-def usable(ends: Ends) -> bool:
-    return ends.index.ndim == 2 and ends.layout is not None and not ends.contrastive
+def place_of(structure: Structure, ends: Ends, all_ends: list[Ends]) -> Layout | None:
+    """How to permute the tokens and read the scores; None where order is not asked about."""
+    if ends.causal:
+        return None
+    partner = next((e for e in all_ends if e.causal and e.loss is ends.loss), None)
+    if partner is None:
+        return ends.layout
+    # Beside next tokens: an encoder, if attention works on it before the next tokens come in. Its batch is theirs;
+    # the scores, which lie by the next tokens' places, must not move at all.
+    assert partner.layout is not None
+    made, theirs = ends.tokens.op.outputs[0], partner.tokens.op.outputs[0]
+    assert made is not None
+    assert theirs is not None
+    encodes = any(
+        structure.hangs(a.output, made) and not structure.hangs(a.output, theirs)
+        for a in structure.attentions
+    )
+    rows = partner.layout[1]
+    if not encodes or rows not in ends.index.shape:
+        return None
+    return (1 if ends.index.shape[0] == rows else 0), rows, 0
 
 
-def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
-    assert ends.layout is not None
-    axis, rows, places = ends.layout
+def examine(tape: StepTape, ends: Ends, layout: Layout) -> dict[str, Any]:
+    axis, rows, places = layout
     index = ends.index if axis == 1 else ends.index.T
     base = ends.scores(tape.replay(want=[ends.loss.logits])[ends.loss.logits]).float()
     spread = float(base.std(0).mean())
@@ -83,7 +107,8 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
         "input": ends.tokens.weight or "frozen table",
         "line": ends.loss.line,
         "gap": max(gaps),
-        "pooled": places == 0,
+        # One answer for a whole row; beside next tokens it is an encoder.
+        "pooled": places == 0 and ends.layout is not None and ends.layout[2] == 0,
         "spread": spread,
         "shift": None if ends.alignment is None else ends.alignment.shift,
     }

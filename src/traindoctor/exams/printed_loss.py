@@ -11,9 +11,11 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ops import DATA, Read, Ref
+from traindoctor.replay.ops import DATA, Op, Read, Ref
+from traindoctor.replay.structure import Structure
 
 if TYPE_CHECKING:
+    from traindoctor.replay.execute import Replay
     from traindoctor.replay.patient import Patient
     from traindoctor.replay.tape import StepTape
 
@@ -49,22 +51,27 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
         reads = left_aside(tape)
     if not reads:
         raise NotApplicable("the script reads no loss at a step that was taped")
-    # Scripts read `loss.detach()`: the looked-through gradient of what is read, against what was given.
-    replay = tape.replay(gradients=True, look_through=True, want=[read.ref for read in reads])
+    # Scripts read `loss.detach()`: the looked-through gradient of what is read, against what was given. A cut on
+    # the way to the optimised loss itself is no other loss: it stays.
+    off = off_the_way(tape)
+    replay = tape.replay(gradients=True, look_through=off, want=[read.ref for read in reads])
     columns = []
     for read in reads:
         value = replay[read.ref]
         if value.requires_grad:
             columns.append((read, replay.gradients_of(value.sum())))
-    given = {name: g for name, g in tape.fresh.items() if g is not None}
-    if not all(bool(torch.isfinite(g).all()) for g in given.values()):
-        raise NotApplicable(f"the gradient of step {tape.step} is not finite")
+    given = optimised(tape, replay, [read.ref for read, _ in columns])
+    if not all(map(finite, (given, *(gradients for _, gradients in columns)))):
+        raise NotApplicable(f"the gradients of step {tape.step} are not finite")
     columns = [(r, g) for r, g in columns if any(v is not None and v.any() for v in g.values())]
     if not columns or not given:
         raise NotApplicable("what the script reads has no gradient")
     names = list(given)
     target = flat(given, names, given)
     matrix = torch.stack([flat(gradients, names, given) for _, gradients in columns])
+    if any(g.dtype == torch.float16 for g in given.values()):
+        # What underflows to 0 is a matter of the range, not of another loss.
+        matrix = matrix.masked_fill(target == 0, 0.0)
     cosines = [float(torch.cosine_similarity(target, row, dim=0)) for row in matrix]
     return {
         "step": tape.step,
@@ -84,20 +91,61 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     }
 
 
+def off_the_way(tape: StepTape) -> set[Op]:
+    """The ops that what is optimised does not hang on."""
+    structure = Structure(tape)
+    bits = 0
+    for root in tape.roots:
+        if root.ref is not None:
+            bits |= structure.above(root.ref) | 1 << root.ref.index
+    return {
+        op
+        for op in tape.ops
+        if not any(bits >> ref.index & 1 for ref in (*op.outputs, *op.writes) if ref is not None)
+    }
+
+
+def optimised(tape: StepTape, replay: Replay, reads: list[Ref]) -> dict[str, Tensor]:
+    """What the gradient of the reads is held against: the given one; of several micro-batches only those that
+    are read, where the script reads but some of them (the last one's loss is a sample of the step's)."""
+    shared = [
+        number
+        for number, root in enumerate(tape.roots)
+        if root.ref is not None and sites_of(tape, [root.ref]) & sites_of(tape, reads)
+    ]
+    if not shared or len(shared) == len(tape.roots):
+        return {name: g for name, g in tape.fresh.items() if g is not None}
+    total: dict[str, Tensor] = {}
+    for number in shared:
+        for name, g in replay.gradients_of(replay.roots[number]).items():
+            if g is not None:
+                total[name] = total[name] + g if name in total else g
+    return total
+
+
+def sites_of(tape: StepTape, refs: list[Ref]) -> set[int]:
+    """The losses on the way to these values."""
+    numbers = {op.number for op in tape.needed(refs)}
+    return {site.op.number for site in tape.loss_sites} & numbers
+
+
+def finite(gradients: Mapping[str, Tensor | None]) -> bool:
+    return all(g is None or bool(torch.isfinite(g).all()) for g in gradients.values())
+
+
 def is_a_loss(tape: StepTape, read: Read) -> bool:
     """It hangs on data, and predictions meet targets on the way to it: a norm of weights or activations does not."""
     ops = tape.needed([read.ref])
     if not any(op.hangs_on & DATA for op in ops):
         return False
-    numbers = {op.number for op in ops}
-    return any(site.op.number in numbers for site in tape.loss_sites)
+    return bool(sites_of(tape, [read.ref]))
 
 
 def apart(tape: StepTape, reads: list[Ref]) -> bool:
     """No loss on the way to what is read stands on the way to what is optimised: two computations."""
-    sites = {site.op.number: site.in_root for site in tape.loss_sites}
-    numbers = {op.number for op in tape.needed(reads)}
-    return not any(in_root for number, in_root in sites.items() if number in numbers)
+    return not any(
+        site.in_root for site in tape.loss_sites if site.op.number in sites_of(tape, reads)
+    )
 
 
 def left_aside(tape: StepTape) -> list[Read]:

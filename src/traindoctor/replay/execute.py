@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,7 @@ def run(
     indices: Mapping[InputSite, Tensor],
     batch: Sequence[Tensor] | Mapping[Ref, Tensor] | None,
     random: Mapping[str, Tensor] | None,
-    look_through: bool,
+    look_through: bool | Collection[Op],
     opaque_functions: bool,
     gradients: bool,
     want: Sequence[Ref],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +27,7 @@ class TapeRunner:
         self,
         tape: StepTape,
         dtype: torch.dtype | None,
-        look_through: bool,
+        look_through: bool | Collection[Op],
         opaque: bool,
         gradients: bool,
         substitute: dict[Ref, Tensor],
@@ -143,14 +143,19 @@ class TapeRunner:
                 value = cast(value, self.dtype)
             self.env[ref] = self.substitute.get(ref, value)
 
+    def looks_through(self, op: Op) -> bool:
+        """Everywhere, nowhere, or at the ops that are named."""
+        chosen = self.look_through
+        return chosen if isinstance(chosen, bool) else op in chosen
+
     def goes_through(self, op: Op) -> bool:
-        return self.look_through or op.users_function is not None
+        return self.looks_through(op) or op.users_function is not None
 
     def set_modes(self, op: Op) -> None:
         function = op.function
         if not self.gradients:
             enabled = False
-        elif self.look_through:
+        elif self.looks_through(op):
             enabled = True
         elif function is not None:
             enabled = function.differentiable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -131,7 +131,7 @@ class StepTape:
         indices: Mapping[InputSite, Tensor] | None = None,
         batch: Sequence[Tensor] | Mapping[Ref, Tensor] | None = None,
         random: Mapping[str, Tensor] | None = None,
-        look_through: bool = False,
+        look_through: bool | Collection[Op] = False,
         opaque_functions: bool = False,
         gradients: bool = False,
         want: Sequence[Ref] = (),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.record import Record
+from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.record import ExamResult, Record
 
 # A share of the tensors, or of the gradient they would have, from which on a model is crippled. Below it the cut
 # may be meant (one scale that is held fixed).
@@ -28,6 +28,7 @@ def gradient_not_flowing(record: Record) -> Outcome | None:
     Take out the `detach()`, `.data`, `torch.no_grad()`, `torch.tensor(x)` or `.item()` at the line that is named;
     give inputs that require gradients to a reentrant checkpoint, or use `use_reentrant=False`.
     ## When it stays silent
+    A cut of one path of several is named as possible (`.data`, which nobody needs any more, as likely).
     Frozen parameters, teachers and target networks that no optimizer holds, stop-gradients on one of two paths,
     experts without tokens, adapters whose gradient is zero at the start, parameters that are not used at all.
     """
@@ -35,6 +36,8 @@ def gradient_not_flowing(record: Record) -> Outcome | None:
     assert result is not None
     values = result.values
     blocked, trainable = int(values["blocked"]), max(1, int(values["trainable"]))
+    if not blocked and values.get("partial", 0.0) >= SHARE:
+        return _one_path(result)
     if not blocked:
         return gradient_not_flowing.clear(
             f"{trainable - values['silent']} of {trainable} tensors get a gradient"
@@ -59,4 +62,19 @@ def gradient_not_flowing(record: Record) -> Outcome | None:
         line=line,
         since_step=0,
         status=None if grave else "possible",
+    )
+
+
+def _one_path(result: ExamResult) -> Finding:
+    """All tensors get a gradient, but a part of it is cut off where weights go on working with the value."""
+    values = result.values
+    return gradient_not_flowing.finding(
+        evidence(
+            "share of the whole gradient that is lost", values["partial"], 0.0, step=result.step
+        ),
+        summary=f"{values['partial_kind']} at {values['partial_line']} stops one path of the gradient",
+        where=values["partial_module"] or None,
+        line=values["partial_line"],
+        since_step=0,
+        status="likely" if values["partial_kind"] == ".data" else "possible",
     )
