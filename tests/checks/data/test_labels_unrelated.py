@@ -93,3 +93,29 @@ def test_targets_of_other_rows_are_exact_evidence() -> None:
         make_record({"batch.rows": [12.0]}, exams={"shift": {"pairs": [pair | {"dealt": None}]}})
     )
     assert isinstance(apart, NotJudged)
+
+
+def test_examples_known_by_heart_are_told_from_learning_by_a_model_that_has_not_seen_them() -> None:
+    """The loss ends a little under the entropy of the labels."""
+
+    def ending(held_out: float | None) -> Outcome:
+        steps = 120
+        series = {
+            "relation.z": [1.1],
+            "relation.rows": [640.0],
+            "loss.token": [1.6] * steps,
+            "loss.root": [1.6] * 80 + [1.57] * 40,
+            "ladder.unigram": [1.6] * steps,
+            "batch.tokens": [320.0] * steps,
+            "batch.rows": [32.0] * steps,
+        }
+        values = {"guessing": 1.6, "held_out": held_out, "noise": 0.01}
+        return labels_unrelated(
+            make_record(series, exams={} if held_out is None else {"reference_model": values})
+        )
+
+    asked = ending(None)
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "reference_model"
+    assert isinstance(ending(1.62), Finding)
+    assert isinstance(ending(1.2), Clear)

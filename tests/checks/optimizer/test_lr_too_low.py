@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.optimizer.lr_too_low import EXAM, lr_too_low
-from traindoctor.record import Record, make_record
+from traindoctor.record import ExamResult, Record, make_record
 
 CRAWLING = [4.65 - 0.0005 * k for k in range(200)]
 
@@ -74,3 +74,22 @@ def test_asks_only_where_steps_are_short() -> None:
     assert isinstance(outcome, NotJudged)
     assert outcome.wants == EXAM
     assert isinstance(lr_too_low(record(ratio=2e-3)), Clear)
+
+
+def test_without_a_replay_weights_that_went_nowhere_prove_it_at_the_level_of_a_guess() -> None:
+    def judge(ratio: float, level: float) -> object:
+        series = {
+            "loss.token": [level] * 60,
+            "optim.lr": [1e-7] * 60,
+            "update.ratio": [ratio] * 20,
+        }
+        refused = ExamResult(EXAM, 40, "refused", {}, "batches of different shapes")
+        return lr_too_low(
+            make_record(series, exams=[refused], facts={"loss.site": {"classes": 32}})
+        )
+
+    found = judge(1e-6, 3.47)
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+    assert isinstance(judge(1e-6, 2.1), NotJudged)  # fine-tuning
+    assert isinstance(judge(1e-3, 3.47), NotJudged)  # it moved: something else is wrong

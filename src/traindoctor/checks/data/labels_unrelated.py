@@ -57,8 +57,8 @@ def labels_unrelated(record: Record) -> Outcome | None:
     late = late_gap(record)
     if late is not None and late < -LEVEL:
         return labels_unrelated.clear("the loss ends below the entropy of the labels")
-    if late is not None and late < -LEVEL / 2:
-        return labels_unrelated.not_judged("the loss may be leaving the entropy of the labels")
+    # Just under it: the run learns, or begins to know its examples by heart. A model that has not seen them tells.
+    leaving = late is not None and late < -LEVEL / 2
     if z.last >= UNRELATED or num_rows < LEAST_ROWS:
         return labels_unrelated.not_judged(f"too few examples seen to tell (z = {z.last:.1f})")
     on_level = int((np.abs(smooth(gap.values)) < LEVEL).sum())
@@ -89,10 +89,12 @@ def labels_unrelated(record: Record) -> Outcome | None:
         items.append(
             evidence("gain of a reference model over guessing", gain, "above 0.1", noise=noise)
         )
-    elif not sure and record.exam("reference_model") is None:
+    elif (leaving or not sure) and record.exam("reference_model") is None:
         return labels_unrelated.not_judged(
             "no reference model has been tried", wants="reference_model"
         )
+    elif leaving:
+        return labels_unrelated.not_judged("the loss may be leaving the entropy of the labels")
     return labels_unrelated.finding(
         *items, grade="statistic", status="likely" if sure else "possible", since_step=0
     )

@@ -16,6 +16,10 @@ GAIN_RATIO_ALONE = 30.0
 KL_NOTHING = 1e-6
 # Runs whose steps move the weights by this share or more are not short-stepped (healthy 8e-4 to 8e-3).
 LONG_ENOUGH = 5e-4
+# All steps in one direction would not have moved the weights by more than this: nothing can have been learned.
+MOVED_NOWHERE = 0.01
+# ... beside a loss this close to ln(classes), or above it, over the last points.
+AT_GUESS, GUESSES = 0.1, 10
 
 
 @check(
@@ -61,6 +65,16 @@ def lr_too_low(record: Record) -> Outcome | None:
         return lr_too_low.not_judged("the same run at a higher rate has not been tried", wants=EXAM)
     trial = Experiment.of(result)
     if trial is None:
+        moved = ratio_seen * record.num_steps
+        if at_a_guess(record) and moved < MOVED_NOWHERE:
+            return lr_too_low.finding(
+                evidence("way of the weights in all steps, over their norm", moved, "above 0.1"),
+                evidence("learning rate", trace.series.last),
+                grade="statistic",
+                summary=f"The learning rate ({trace.series.last:.3g}) moves the weights by {moved:.1g} of their norm "
+                f"in all {record.num_steps} steps, and the loss is still that of a blind guess",
+                since_step=0,
+            )
         return lr_too_low.not_judged(f"the exam {EXAM} was not possible: {result.reason}")
     if not trial.faithful or trial.control_blown:
         return lr_too_low.not_judged("the replay does not follow the run")
@@ -89,3 +103,13 @@ def lr_too_low(record: Record) -> Outcome | None:
         f"{best.removeprefix('lr*')} times of it gains {gains:.0f} times as much in {trial.steps} steps",
         since_step=0,
     )
+
+
+def at_a_guess(record: Record) -> bool:
+    """The loss never left the level of equal chances for every class."""
+    loss = record.get("loss.token")
+    classes = (record.fact("loss.site") or {}).get("classes") or 0
+    if loss is None or len(loss.finite()) < GUESSES or classes < 2:
+        return False
+    late = loss.finite().tail(GUESSES).median()
+    return bool(late >= math.log(classes) - AT_GUESS)
