@@ -13,6 +13,7 @@ from torch import Tensor
 import traindoctor.kernels.cross_entropy as public
 import traindoctor.kernels.linear_cross_entropy.triton as fused
 from traindoctor import cross_entropy, linear_cross_entropy
+from traindoctor.kernels.cross_entropy import layout
 from traindoctor.kernels.cross_entropy import triton as kernel
 
 # Masks are -inf and rows of them NaN by design; the interpreter's numpy warns of each.
@@ -42,14 +43,21 @@ def make(N: int, V: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Te
     return logits.to(DEVICE), targets.to(DEVICE)
 
 
+@pytest.fixture(autouse=True)
+def nothing_decided_yet(monkeypatch) -> None:
+    """What other tests' settings decided must not be found again."""
+    monkeypatch.setattr(public, "_CALLS", {})
+    kernel.rows.cache_clear()
+
+
 @pytest.fixture(params=["small", "held", "streamed"])
 def path(request, monkeypatch) -> str:
     """Each way through the kernels, at a size the interpreter can bear."""
     if request.param != "small":
         held = request.param == "held"
-        cut = kernel.Plan(parts=1, block=256 if held else 64, num_warps=4, held=held)
+        cut = layout.Plan(parts=1, block=256 if held else 64, num_warps=4, held=held)
         monkeypatch.setattr(kernel, "SMALL", 15)
-        monkeypatch.setattr(kernel, "plan", lambda *_: cut)
+        monkeypatch.setattr(layout, "plan", lambda *_: cut)
     return request.param
 
 
@@ -196,6 +204,35 @@ def test_linear(dtype, scale, options) -> None:
     assert relative(found[0], true[0]) < 1e-6
     for a, b in zip(found[1:], true[1:]):
         assert relative(a, b) < (1e-5 if dtype == torch.float32 else 2.5 * BFLOAT16)
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("options", [{}, {"reduction": "sum", "z_loss": 1e-3}], ids=str)
+def test_linear_without_room_for_float32_sums(options, monkeypatch) -> None:
+    """Half of the classes is summed in the gradient's own memory, the other half is made twice."""
+    N, D, V = 40, 16, 72
+    generator = torch.Generator().manual_seed(2)
+    hidden = torch.randn(N, D, generator=generator).to(DEVICE).bfloat16()
+    weight = torch.randn(V, D, generator=generator).to(DEVICE).bfloat16()
+    bias = torch.randn(V, generator=generator).to(DEVICE).bfloat16()
+    targets = torch.randint(V, (N,), generator=generator).to(DEVICE)
+    targets[::7] = -100
+
+    def run() -> list[Tensor]:
+        leaves = [x.detach().requires_grad_() for x in (hidden, weight, bias)]
+        # a negative factor comes through too
+        loss = -linear_cross_entropy(*leaves[:2], targets, leaves[2], impl="triton", **options)
+        loss.backward()
+        return [x.grad for x in leaves]
+
+    monkeypatch.setattr(fused, "tiles_for", lambda _: fused.Tiles(rows=16, classes=32, width=16))
+    with_room = run()
+    monkeypatch.setattr(fused, "LARGEST_FLOAT32_GRADIENT", 0)
+    without = run()
+    assert torch.equal(without[0], with_room[0])
+    assert torch.equal(without[2], with_room[2])
+    assert torch.equal(without[1][:32], with_room[1][:32])
+    assert relative(without[1], with_room[1]) < 2 * BFLOAT16
 
 
 def test_linear_forward_alone() -> None:

@@ -14,7 +14,7 @@ def scale_(gradient: Tensor, factor: Tensor) -> Tensor:
     The host never reads the factor: the kernel looks at it and returns at once when it is 1.
     """
     if gradient.is_cuda and triton_usable(gradient):
-        from traindoctor.kernels.triton_scale import scale_ as scale_on_device
+        from traindoctor.kernels.device.scale import scale_ as scale_on_device
 
         return scale_on_device(gradient, factor)
     if gradient.device.type == "cpu" and float(factor) == 1.0:

@@ -1,213 +1,144 @@
-"""Cross-entropy as a differentiable function, over operators that torch.compile takes as they are."""
+"""Cross-entropy as a differentiable function in eager mode, with as little Python as it takes.
+
+For small vocabularies the host is the cost: what depends on shapes and options alone is decided once
+(`Call`), and a step then allocates, launches and remembers, nothing else.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from traindoctor.kernels.arguments import Settings, check_range, reduce_losses
 from traindoctor.kernels.cross_entropy import chunked
 from traindoctor.kernels.cross_entropy.reference import reference
+from traindoctor.kernels.scale import scale_
 from traindoctor.kernels.softmax_rows import accumulation_dtype
 
-_LIBRARY = torch.library.Library("traindoctor", "FRAGMENT")
-_OPTIONS = "int ignore_index, str reduction, float label_smoothing, float z_loss"
-_LIBRARY.define(
-    f"cross_entropy_forward(Tensor logits, Tensor targets, {_OPTIONS}, bool check_targets, "
-    "bool early, str impl) -> (Tensor, Tensor, Tensor)"
-)
-_LIBRARY.define(
-    f"cross_entropy_backward(Tensor upstream, Tensor num_valid, Tensor logits, Tensor targets, "
-    f"{_OPTIONS}, str impl) -> Tensor"
-)
+# (logits, targets) -> (loss, number of valid targets, gradient for an upstream of 1 if made early)
+Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
+# (upstream, number of valid targets, logits, targets) -> gradient in the logits' shape and dtype
+Backward = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def forward(
-    logits: Tensor,
-    targets: Tensor,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    z_loss: float,
-    check_targets: bool,
-    early: bool,
-    impl: str,
+@final
+class Call:
+    """call(logits, targets): the loss of logits of one layout with one set of options."""
+
+    def __init__(self, logits: Tensor, targets: Tensor, settings: Settings, early: bool) -> None:
+        """`early`: the forward pass makes the gradient too, for an upstream gradient of 1."""
+        self.settings = settings
+        # On a GPU a check means waiting for it.
+        check = settings.check_targets or not logits.is_cuda
+        self.forward: Forward = partial(_forward_in_chunks, settings, early)
+        self.backward: Backward = partial(_backward_in_chunks, settings)
+        if settings.impl == "triton":
+            from traindoctor.kernels.cross_entropy.triton import LossKernel
+
+            kernel = LossKernel(
+                logits,
+                targets,
+                ignore_index=settings.ignore_index,
+                reduction=settings.reduction,
+                label_smoothing=settings.label_smoothing,
+                z_loss=settings.z_loss,
+                early=early,
+            )
+            self.forward, self.backward = kernel.forward, kernel.backward
+        if check:
+            self.forward = partial(_checked, settings, self.forward)
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss, recorded for backward where gradients are wanted."""
+        # One argument for what has no gradient: torch looks at each on both passes.
+        if torch._C._are_functorch_transforms_active():
+            return CrossEntropy.apply(logits, (targets, self))
+        loss: Tensor = _apply(logits, (targets, self))
+        return loss
+
+
+def _checked(
+    settings: Settings, forward: Forward, logits: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(loss, number of valid targets, gradient for an upstream of 1 if `early`)."""
-    if check_targets or not logits.is_cuda:
-        check_range(targets, logits.shape[-1], ignore_index)
-    if impl == "triton":
-        from traindoctor.kernels.cross_entropy import triton as kernel
+    check_range(targets, logits.shape[-1], settings.ignore_index)
+    return forward(logits, targets)
 
-        return kernel.forward(
-            logits,
-            targets,
-            ignore_index=ignore_index,
-            reduction=reduction,
-            label_smoothing=label_smoothing,
-            z_loss=z_loss,
-            early=early,
-        )
-    V = logits.shape[-1]
-    losses = chunked.forward(
-        logits.reshape(-1, V),
+
+def _forward_in_chunks(
+    settings: Settings, early: bool, logits: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    num_valid = (targets != settings.ignore_index).sum(dtype=torch.float64)
+    weights = torch.ones_like(num_valid) if early else None
+    losses, gradient = _in_chunks(settings, logits, targets, num_valid, weights)
+    loss = reduce_losses(losses.reshape(targets.shape), num_valid, settings.reduction)
+    return loss.to(accumulation_dtype(logits.dtype)), num_valid, gradient
+
+
+def _backward_in_chunks(
+    settings: Settings, upstream: Tensor, num_valid: Tensor, logits: Tensor, targets: Tensor
+) -> Tensor:
+    _, gradient = _in_chunks(settings, logits, targets, num_valid, upstream.double())
+    assert gradient is not None
+    return gradient
+
+
+def _in_chunks(
+    settings: Settings,
+    logits: Tensor,
+    targets: Tensor,
+    num_valid: Tensor,
+    upstream: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Row losses and, with `upstream`, the gradient in the logits' shape."""
+    if upstream is not None:
+        if settings.reduction == "mean":
+            upstream = upstream / num_valid
+        upstream = upstream.expand(targets.shape).reshape(-1)
+    losses, gradient = chunked.losses_and_gradient(
+        logits.reshape(-1, logits.shape[-1]),
         targets.reshape(-1),
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        z_loss=z_loss,
-    ).reshape(targets.shape)
-    num_valid = (targets != ignore_index).sum(dtype=torch.float64)
-    loss = reduce_losses(losses, num_valid, reduction).to(accumulation_dtype(logits.dtype))
-    return loss, num_valid, None
-
-
-def backward(
-    upstream: Tensor,
-    num_valid: Tensor,
-    logits: Tensor,
-    targets: Tensor,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    z_loss: float,
-    impl: str,
-) -> Tensor:
-    """Gradient in the logits' shape and dtype for the gradient `upstream` of the loss."""
-    options = {
-        "ignore_index": ignore_index,
-        "label_smoothing": label_smoothing,
-        "z_loss": z_loss,
-    }
-    if impl == "triton":
-        from traindoctor.kernels.cross_entropy import triton as kernel
-
-        return kernel.backward(upstream, num_valid, logits, targets, reduction=reduction, **options)
-    weights = upstream.double()
-    if reduction == "mean":
-        weights = weights / num_valid
-    weights = weights.expand(targets.shape).reshape(-1)
-    V = logits.shape[-1]
-    gradient = chunked.backward(logits.reshape(-1, V), targets.reshape(-1), weights, **options)
-    return gradient.reshape(logits.shape)
-
-
-def gradient_like(logits: Tensor, impl: str) -> Tensor:
-    """Room for the gradient: contiguous, or for the kernel with the rows' own strides."""
-    if impl == "triton":
-        from traindoctor.kernels.cross_entropy.triton import gradient_like as strided
-
-        return strided(logits)
-    return torch.empty_like(logits, memory_format=torch.contiguous_format)
-
-
-def _forward_fake(
-    logits: Tensor,
-    targets: Tensor,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    z_loss: float,
-    check_targets: bool,
-    early: bool,
-    impl: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    shape = targets.shape if reduction == "none" else ()
-    loss = logits.new_empty(shape, dtype=accumulation_dtype(logits.dtype))
-    gradient = gradient_like(logits, impl) if early else logits.new_empty(0)
-    return loss, targets.new_empty((), dtype=torch.float64), gradient
-
-
-def _backward_fake(
-    upstream: Tensor,
-    num_valid: Tensor,
-    logits: Tensor,
-    targets: Tensor,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    z_loss: float,
-    impl: str,
-) -> Tensor:
-    return gradient_like(logits, impl)
-
-
-def _forward_operator(logits: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """An operator's results are tensors: an empty one for no gradient."""
-    loss, num_valid, gradient = forward(logits, *arguments)
-    return loss, num_valid, logits.new_empty(0) if gradient is None else gradient
-
-
-_LIBRARY.impl("cross_entropy_forward", _forward_operator, "CompositeExplicitAutograd")
-_LIBRARY.impl("cross_entropy_backward", backward, "CompositeExplicitAutograd")
-torch.library.register_fake("traindoctor::cross_entropy_forward", _forward_fake, lib=_LIBRARY)
-torch.library.register_fake("traindoctor::cross_entropy_backward", _backward_fake, lib=_LIBRARY)
+        upstream,
+        ignore_index=settings.ignore_index,
+        label_smoothing=settings.label_smoothing,
+        z_loss=settings.z_loss,
+    )
+    return losses, None if gradient is None else gradient.reshape(logits.shape)
 
 
 class CrossEntropy(torch.autograd.Function):
     """The loss; its gradient made in the forward pass where that saves a read of the logits."""
 
     @staticmethod
-    def forward(
-        ctx: FunctionCtx, logits: Tensor, targets: Tensor, settings: Settings, early: bool
-    ) -> Tensor:
-        # A traced graph holds the operator; eager calls skip the dispatcher's detour.
-        compiling = torch.compiler.is_compiling()
-        run = torch.ops.traindoctor.cross_entropy_forward if compiling else forward
-        loss, num_valid, gradient = run(
-            logits,
-            targets,
-            settings.ignore_index,
-            settings.reduction,
-            settings.label_smoothing,
-            settings.z_loss,
-            settings.check_targets,
-            early,
-            settings.impl,
-        )
-        ctx.settings = settings
-        ctx.early = early
-        if early and compiling:
-            ctx.save_for_backward(logits, targets, num_valid, gradient)
-        else:
-            ctx.save_for_backward(logits, targets, num_valid)
-            # Not a saved tensor: the first backward pass gives this buffer away.
-            ctx.gradient = gradient if early else None
+    def forward(ctx: Any, logits: Tensor, given: tuple[Tensor, Call]) -> Tensor:
+        targets, call = given
+        loss, num_valid, gradient = call.forward(logits, targets)
+        ctx.save_for_backward(logits, targets, num_valid)
+        ctx.call = call
+        # Not a saved tensor: the first backward pass gives this buffer away.
+        ctx.gradient = gradient
         return loss
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        compiling = torch.compiler.is_compiling()
-        if compiling and ctx.early:
-            gradient = ctx.saved_tensors[3]
-            return (gradient * upstream).to(gradient.dtype), None, None, None
-        logits, targets, num_valid = ctx.saved_tensors[:3]
-        settings = ctx.settings
-        if torch.is_grad_enabled() and not compiling:
-            return _differentiable_gradient(upstream, logits, targets, settings), None, None, None
-        if ctx.gradient is not None:
-            from traindoctor.kernels.scale import scale_
-
-            gradient, ctx.gradient = ctx.gradient, None
-            return scale_(gradient, upstream), None, None, None
-        run = torch.ops.traindoctor.cross_entropy_backward if compiling else backward
-        gradient = run(
-            upstream,
-            num_valid,
-            logits,
-            targets,
-            settings.ignore_index,
-            settings.reduction,
-            settings.label_smoothing,
-            settings.z_loss,
-            settings.impl,
-        )
-        return gradient, None, None, None
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None]:
+        logits, targets, num_valid = ctx.saved_tensors
+        gradient = ctx.gradient
+        if torch.is_grad_enabled():
+            return differentiable_gradient(upstream, logits, targets, ctx.call.settings), None
+        if gradient is None:
+            return ctx.call.backward(upstream, num_valid, logits, targets), None
+        ctx.gradient = None
+        return scale_(gradient, upstream), None
 
 
-def _differentiable_gradient(
+# `Function.apply` without its wrapper for functorch, which takes a third of the time of a call.
+_apply = super(torch.autograd.Function, CrossEntropy).apply
+
+
+def differentiable_gradient(
     upstream: Tensor, logits: Tensor, targets: Tensor, settings: Settings
 ) -> Tensor | None:
     """The gradient as a graph of its own, for double backward (create_graph=True)."""

@@ -1,6 +1,8 @@
 """The portable cross-entropy: a few rows at a time through torch's own functions, on any device.
 
 Beside the gradient it needs one chunk of scratch; the rows' arithmetic is kernels/softmax_rows.py.
+Exponentials are most of the time on a CPU: with the gradient made beside the loss there is one for
+each logit, where log_softmax and its gradient take two.
 """
 
 from __future__ import annotations
@@ -28,55 +30,56 @@ def chunks(logits: Tensor) -> Iterator[slice]:
         yield slice(start, min(start + step, num_rows))
 
 
-def _scratch(logits: Tensor) -> Tensor:
-    """A copy of a chunk in the dtype of accumulation, ours to overwrite."""
-    return torch.empty_like(
-        logits, dtype=accumulation_dtype(logits.dtype), memory_format=torch.contiguous_format
-    ).copy_(logits)
-
-
-def forward(
-    logits: Tensor, targets: Tensor, *, ignore_index: int, label_smoothing: float, z_loss: float
-) -> Tensor:
-    """Row losses (N,) in float64, 0 where ignored, of logits (N, V)."""
-    N, V = logits.shape
-    classes, valid = plain_targets(targets, V, ignore_index)
-    losses = torch.empty(N, dtype=torch.float64, device=logits.device)
-    for part in chunks(logits):
-        losses[part] = rows_(
-            _scratch(logits[part]),
-            classes[part],
-            weights=None,
-            label_smoothing=label_smoothing,
-            z_loss=z_loss,
-        )
-    losses.masked_fill_(~valid, 0)
-    return losses.masked_fill_(out_of_range(targets, V, ignore_index), torch.nan)
-
-
-def backward(
+def losses_and_gradient(
     logits: Tensor,
     targets: Tensor,
-    weights: Tensor,
+    weights: Tensor | None,
     *,
     ignore_index: int,
     label_smoothing: float,
     z_loss: float,
-) -> Tensor:
-    """Gradient (N, V) of sum(weights * losses) in the logits' dtype."""
-    V = logits.shape[1]
+) -> tuple[Tensor, Tensor | None]:
+    """Row losses (N,) in float64, 0 where ignored, of logits (N, V).
+
+    With `weights` (N,) also the gradient (N, V) of sum(weights * losses) in the logits' dtype.
+    """
+    N, V = logits.shape
     classes, valid = plain_targets(targets, V, ignore_index)
-    weights = weights.double().masked_fill(out_of_range(targets, V, ignore_index), torch.nan)
-    gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    wrong = out_of_range(targets, V, ignore_index)
+    losses = torch.empty(N, dtype=torch.float64, device=logits.device)
+    gradient = None
+    if weights is not None:
+        weights = weights.double().masked_fill(wrong, torch.nan)
+        gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    dtype = accumulation_dtype(logits.dtype)
+    scratch: Tensor | None = None
     for part in chunks(logits):
-        scratch = _scratch(logits[part])
-        rows_(
-            scratch,
+        rows = logits[part]
+        if gradient is not None and gradient.dtype == dtype:
+            x = gradient[part].copy_(rows)
+        else:
+            if scratch is None:
+                scratch = torch.empty(rows.shape, dtype=dtype, device=logits.device)
+            x = scratch[: len(rows)].copy_(rows)
+        losses[part] = rows_(
+            x,
             classes[part],
-            weights=weights[part],
+            weights=None if weights is None else weights[part],
             label_smoothing=label_smoothing,
             z_loss=z_loss,
         )
-        # An ignored row is 0 whatever its logits hold: 0 * NaN would not be.
-        gradient[part] = scratch.masked_fill_(~valid[part].unsqueeze(1), 0)
-    return gradient
+        if gradient is not None:
+            _clear_ignored(x, valid[part])
+            if gradient.dtype != dtype:
+                gradient[part] = x
+    losses.masked_fill_(~valid, 0)
+    return losses.masked_fill_(wrong, torch.nan), gradient
+
+
+def _clear_ignored(x: Tensor, valid: Tensor) -> None:
+    """An ignored row is 0 whatever its logits hold: 0 * NaN would not be."""
+    if x.device.type == "cpu":
+        x.index_fill_(0, (~valid).nonzero().squeeze(1), 0)
+    else:
+        # counting the ignored rows would mean waiting for the device
+        x.masked_fill_(~valid.unsqueeze(1), 0)

@@ -1,12 +1,12 @@
 """Linear cross-entropy on a GPU: chunks of rows, two products by cuBLAS, one by our own kernel.
 
-bfloat16 goes through fused_kernels.py; other dtypes and label smoothing take the chunked loop with
+bfloat16 goes through kernels/device/fused_linear.py; other dtypes and label smoothing take the chunked loop with
 the row kernel in place of torch's row functions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 
 import torch
@@ -14,21 +14,27 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from traindoctor.kernels.cross_entropy.triton import launch as launch_rows
-from traindoctor.kernels.cross_entropy.triton import multiprocessors, power_of_2
-from traindoctor.kernels.launch import launch
-from traindoctor.kernels.linear_cross_entropy import fused_kernels
+from traindoctor.kernels.cross_entropy.layout import power_of_2
+from traindoctor.kernels.cross_entropy.triton import multiprocessors
+from traindoctor.kernels.cross_entropy.triton import rows as row_launches
+from traindoctor.kernels.device import fused_linear
+from traindoctor.kernels.device.arithmetic import PER_ROW, UNIT
+from traindoctor.kernels.launch import INTERPRETED, launch
 from traindoctor.kernels.linear_cross_entropy.chunked import Gradients, Wanted, over_chunks
 from traindoctor.kernels.linear_cross_entropy.products import ALIGNMENT, PaddedWeight, mm
+from traindoctor.kernels.linear_cross_entropy.weight_gradient import (
+    Float32Sum,
+    HalfInPlace,
+    WeightGradient,
+)
 
-# Logits of a row that are looked at to place c (fused_kernels.py); half a percent of the product at V = 50257.
+# Logits of a row that are looked at to place c (kernels/device/fused_linear.py); half a percent of the product at V = 50257.
 SAMPLES = 256
-# The weight's gradient is added up in float32 up to this size; beyond it, in the weight's dtype over
-# few and large chunks (each product still accumulates in float32), because the buffer would outweigh
-# everything the fusion saves.
+# The weight's gradient is added up in a float32 buffer up to this size; beyond it the buffer would
+# outweigh everything the fusion saves: see weight_gradient.py.
 LARGEST_FLOAT32_GRADIENT = 450 << 20
-# Bytes of a chunk of exponentials: near the weight's own size. Beside a float32 buffer for the
-# weight's gradient it stays smaller; without one, large chunks mean few roundings of the gradient.
+# Bytes of a chunk of exponentials: near the weight's own size, smaller beside a float32 buffer for
+# the weight's gradient. Large chunks mean that the sums are read and written less often.
 CHUNK_PER_WEIGHT = 1.35
 SMALLEST_CHUNK = 64 << 20
 LARGEST_CHUNK_BESIDE_FLOAT32 = 230 << 20
@@ -37,6 +43,8 @@ LARGEST_CHUNK = 502 << 20
 SHARED_MEMORY = 216 << 10
 # Rows of a chunk are a multiple of the kernel's tile.
 ROW_TILE = 128
+# Hidden states of so many rows (16 MB at D = 4096) stay in the GPU's cache while a product reads them.
+CACHED_ROWS = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +95,20 @@ def losses_and_gradients(
 
     def rows(x: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
         losses = torch.empty(len(x), dtype=torch.float64, device=x.device)
-        launch_rows(
-            x,
-            targets,
-            gradient=None if weights is None else x,
-            weights=weights,
-            num_valid=losses,
-            losses=losses,
-            total_loss=None,
-            mean=False,
+        compute = row_launches(
+            tuple(x.shape),
+            tuple(x.stride()),
+            (x.dtype, targets.dtype, losses.dtype, losses.dtype),
+            x.device,
+            gradient=weights is not None,
+            weights=UNIT if weights is None else PER_ROW,
+            losses=True,
             ignore_index=ignore_index,
             label_smoothing=label_smoothing,
             z_loss=z_loss,
         )
+        in_place = None if weights is None else x
+        compute(x, targets, losses, gradient=in_place, weights=weights, losses=losses)
         return losses
 
     return over_chunks(hidden, weight, bias, targets, weights, wanted, rows)
@@ -141,33 +150,30 @@ def fused(
     store = bool(wanted)
     padded = PaddedWeight(weight)
     columns = triton.cdiv(V, ALIGNMENT) * ALIGNMENT
-    losses = torch.empty(N, dtype=torch.float64, device=device)
+    numbers = references(hidden, weight, bias, targets, ignore_index)
     dhidden = torch.empty(N, D, dtype=wanted.hidden, device=device) if wanted.hidden else None
-    dweight = None
-    if wanted.weight:
-        exact = wanted.weight != torch.bfloat16 or 4 * V * D <= LARGEST_FLOAT32_GRADIENT
-        dtype = torch.float32 if exact else torch.bfloat16
-        dweight = torch.empty(padded.columns, D, dtype=dtype, device=device)
-        if N == 0:
-            dweight.zero_()
+    dweight: WeightGradient | None = None
+    if wanted.weight == torch.bfloat16 and 4 * V * D > LARGEST_FLOAT32_GRADIENT:
+        dweight = HalfInPlace(padded, tiles.classes)
+    elif wanted.weight:
+        dweight = Float32Sum(padded, wanted.weight)
     dbias = torch.zeros(V, dtype=torch.float32, device=device) if wanted.bias else None
-    target_logits, reference = references(hidden, weight, bias, targets, ignore_index)
     step = min(rows_per_chunk(V, D), max(N, 1))
     E = torch.empty(step if store else 1, columns, dtype=torch.bfloat16, device=device)
+    room = E.numel()
     weight_tiles = TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width])
     for start in range(0, N, step):
         part = slice(start, min(start + step, N))
         h = hidden[part]
         e = E[: len(h)] if store else E
-        factors = exponentials(
+        of_rows = numbers.part(part)
+        exponentials(
             h,
             weight,
             bias,
             targets[part],
-            target_logits[part],
-            reference[part],
+            of_rows,
             weights[part] if weights is not None and store else None,
-            losses[part],
             e,
             ignore_index=ignore_index,
             z_loss=z_loss,
@@ -178,21 +184,43 @@ def fused(
             continue
         # the same columns on a GPU; without padding (the interpreter's CPU products) the first V
         e = e[:, : padded.columns]
+        factors = of_rows.factors
         if dhidden is not None:
             torch.mul(padded.hidden_gradient(e), factors.unsqueeze(1), out=dhidden[part])
         if dweight is not None:
             scaled = torch.empty_like(h)
             torch.mul(h, factors.unsqueeze(1), out=scaled)
-            padded.add_weight_gradient(dweight, e, scaled, first=start == 0)
+            dweight.add(e, scaled)
         if dbias is not None:
             dbias += _column_sums(e, factors)[:V]
-    # Their memory is wanted for the gradient in the weight's own dtype.
+    # Their memory is wanted for what follows.
     E = e = torch.empty(0)
-    return losses, Gradients(
+
+    def gradient_of_classes(first: int, out: Tensor) -> None:
+        scaled_exponentials(hidden, weight, bias, targets, numbers, first, out, tiles)
+
+    return numbers.losses, Gradients(
         hidden=dhidden,
-        weight=None if dweight is None else dweight[:V].to(wanted.weight),
+        weight=None if dweight is None else dweight.finish(hidden, gradient_of_classes, room)[:V],
         bias=None if dbias is None else dbias.to(wanted.bias),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowNumbers:
+    """What is known of each row; each (n,), float32 but for the losses (float64)."""
+
+    target_logits: Tensor
+    reference: Tensor
+    """c, a number near the largest logit"""
+    losses: Tensor
+    factors: Tensor
+    """F: the gradient of the logits is F * E"""
+    target_gradients: Tensor
+    """the gradient of the target's logit"""
+
+    def part(self, rows: slice) -> RowNumbers:
+        return RowNumbers(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
 def _column_sums(e: Tensor, factors: Tensor) -> Tensor:
@@ -206,17 +234,27 @@ def _column_sums(e: Tensor, factors: Tensor) -> Tensor:
 
 def references(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    """The target's logit x_t and a number c near the largest logit, for every row, in float32."""
+) -> RowNumbers:
+    """The target's logit x_t and a number c near the largest logit, for every row; room for the rest."""
     (N, D), V = hidden.shape, weight.shape[0]
-    numbers = torch.empty(2, N, dtype=torch.float32, device=hidden.device)
+    device = hidden.device
+    target_logits, reference, factors, target_gradients = (
+        torch.empty(N, dtype=torch.float32, device=device) for _ in range(4)
+    )
+    numbers = RowNumbers(
+        target_logits=target_logits,
+        reference=reference,
+        losses=torch.empty(N, dtype=torch.float64, device=device),
+        factors=factors,
+        target_gradients=target_gradients,
+    )
     if N == 0:
-        return numbers[0], numbers[1]
+        return numbers
     sample_step = triton.cdiv(V, SAMPLES)
     sample = mm(hidden, weight[::sample_step].t())  # (N, about SAMPLES)
     num_samples = sample.shape[1]
     launch(
-        fused_kernels.references,
+        fused_linear.references,
         N,
         (
             hidden,
@@ -224,14 +262,14 @@ def references(
             bias if bias is not None else sample,
             targets,
             sample,
-            numbers[0],
-            numbers[1],
+            target_logits,
+            reference,
         ),
         (V, D, num_samples, sample_step, ignore_index),
         (min(1024, power_of_2(D)), power_of_2(num_samples), bias is not None),
         num_warps=4,
     )
-    return numbers[0], numbers[1]
+    return numbers
 
 
 def exponentials(
@@ -239,60 +277,122 @@ def exponentials(
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
-    target_logits: Tensor,
-    reference: Tensor,
+    numbers: RowNumbers,
     weights: Tensor | None,
-    losses: Tensor,
     E: Tensor,
     *,
     ignore_index: int,
     z_loss: float,
     tiles: Tiles,
     weight_tiles: TensorDescriptor | None = None,
-) -> Tensor:
-    """Fill `losses` (n,) and, with `weights`, E (n, columns); give the rows' factors F (n,)."""
+) -> None:
+    """Fill the rows' losses and, with `weights`, E (n, columns), factors and target gradients."""
     (n, D), V = hidden.shape, weight.shape[0]
     device = hidden.device
     columns = E.shape[1]
     store = weights is not None
     column_tiles = triton.cdiv(columns, tiles.classes)
-    factors = torch.empty(n, dtype=torch.float32, device=device)
     sums = torch.empty(column_tiles, n, dtype=torch.float32, device=device)
     broken = torch.empty(n, dtype=torch.int8, device=device)
     some = bias if bias is not None else sums
-    row_weights = weights if weights is not None else sums
-    grid = triton.cdiv(n, tiles.rows) * column_tiles
-    if tiles.persistent and hidden.is_cuda:
-        grid = min(grid, multiprocessors(device))
-    launch(
-        fused_kernels.exp_logits,
-        grid,
-        (some, targets, reference, sums),
+    _multiply(
+        hidden,
+        weight_tiles or TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width]),
+        E,
+        (some, targets, numbers.reference, sums, numbers.factors),
         (n, V, D, columns, ignore_index),
-        (tiles.rows, tiles.classes, tiles.width, store, bias is not None, tiles.persistent),
-        descriptors=(
-            TensorDescriptor.from_tensor(hidden, [tiles.rows, tiles.width]),
-            weight_tiles or TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width]),
-            TensorDescriptor.from_tensor(E, [tiles.rows, tiles.classes]),
-        ),
-        num_warps=tiles.num_warps,
-        num_stages=tiles.num_stages,
+        (store, False, bias is not None),
+        tiles,
     )
-    of_rows = (row_weights, losses, factors, E, broken)
+    of_rows = (
+        weights if weights is not None else sums,
+        numbers.losses,
+        numbers.factors,
+        numbers.target_gradients,
+        E,
+        broken,
+    )
     launch(
-        fused_kernels.finish_rows,
+        fused_linear.finish_rows,
         triton.cdiv(n, 32),
-        (target_logits, reference, sums, targets, *of_rows),
+        (numbers.target_logits, numbers.reference, sums, targets, *of_rows),
         (n, V, columns, column_tiles, ignore_index, z_loss),
         (32, store),
         num_warps=1,
     )
     launch(
-        fused_kernels.repair,
+        fused_linear.repair,
         n,
-        (hidden, weight, some, targets, target_logits, *of_rows),
+        (hidden, weight, some, targets, numbers.target_logits, numbers.reference, *of_rows),
         (V, D, columns, z_loss),
         (64, min(128, power_of_2(D)), store, bias is not None),
         num_warps=4,
     )
-    return factors
+
+
+def scaled_exponentials(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    numbers: RowNumbers,
+    first: int,
+    out: Tensor,
+    tiles: Tiles,
+) -> None:
+    """Fill `out` (N, width) with the gradient of the logits of classes from `first` on, their rows being done."""
+    (N, D), V = hidden.shape, weight.shape[0]
+    width = out.shape[1]
+    weight_tiles = TensorDescriptor.from_tensor(weight[first:V], [tiles.classes, tiles.width])
+    # Classes by their place in `out`; no row is ignored here, an ignored one has factor 0.
+    places, no_index = targets - first, -(1 << 30)
+    some = numbers.reference if bias is None else bias[first:]
+    for start in range(0, N, CACHED_ROWS):
+        part = slice(start, min(start + CACHED_ROWS, N))
+        reference, factors = numbers.reference[part], numbers.factors[part]
+        _multiply(
+            hidden[part],
+            weight_tiles,
+            out[part],
+            (some, places[part], reference, reference, factors),
+            (part.stop - start, V - first, D, width, no_index),
+            (True, True, bias is not None),
+            tiles,
+        )
+    launch(
+        fused_linear.place_targets,
+        triton.cdiv(N, 128),
+        (targets, numbers.target_gradients, out),
+        (N, first, width),
+        (128,),
+        num_warps=4,
+    )
+
+
+def _multiply(
+    hidden: Tensor,
+    weight_tiles: TensorDescriptor,
+    E: Tensor,
+    of_rows: tuple[Tensor, ...],
+    sizes: tuple[int, ...],
+    switches: tuple[bool, bool, bool],
+    tiles: Tiles,
+) -> None:
+    """The product and what is done to its tiles; `switches`: store E, scale it by the factors, add a bias."""
+    grid = triton.cdiv(len(hidden), tiles.rows) * triton.cdiv(E.shape[1], tiles.classes)
+    if tiles.persistent and hidden.is_cuda:
+        grid = min(grid, multiprocessors(hidden.device))
+    launch(
+        fused_linear.exp_logits,
+        grid,
+        of_rows,
+        sizes,
+        (tiles.rows, tiles.classes, tiles.width, *switches, tiles.persistent, INTERPRETED),
+        descriptors=(
+            TensorDescriptor.from_tensor(hidden, [tiles.rows, tiles.width]),
+            weight_tiles,
+            TensorDescriptor.from_tensor(E, [tiles.rows, tiles.classes]),
+        ),
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )

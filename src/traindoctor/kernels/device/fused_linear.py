@@ -9,6 +9,7 @@ rounded to bfloat16 would be off by a few percent in probability. Everything per
     gradient of the logits = F[n] * E[n, j]     with E at the target set so that this is p_t - 1
 
 so dH = F (E @ W) and dW = E.T @ (F H): the logits are neither stored in float32 nor read again.
+Once F is known `exp_logits` can also write F * E itself (SCALED), for classes that are done twice.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from traindoctor.kernels.row_kernels import _terms
+from traindoctor.kernels.device.arithmetic import terms
 
 # A row whose sum exceeds this (a logit 60 nats above c) is done again by `repair`.
 LARGEST_SUM = tl.constexpr(1e26)
@@ -72,6 +73,7 @@ def exp_logits(
     targets,
     reference,
     sums,
+    factors,
     n,
     V,
     D,
@@ -81,8 +83,10 @@ def exp_logits(
     BLOCK_V: tl.constexpr,
     BLOCK_D: tl.constexpr,
     STORE: tl.constexpr,
+    SCALED: tl.constexpr,
     BIAS: tl.constexpr,
     FLATTEN: tl.constexpr,
+    WIDEN: tl.constexpr,
 ):
     """E and its row sums without the target, for tiles (BLOCK_N, BLOCK_V); operands by TMA descriptor."""
     row_tiles = tl.cdiv(n, BLOCK_N)
@@ -96,7 +100,11 @@ def exp_logits(
         for k in range(0, D, BLOCK_D):
             h = hidden.load([first_row, k])
             w = weight.load([first_column, k])
-            x = tl.dot(h, w.T, x)
+            if WIDEN:
+                # Triton's interpreter multiplies the bits of bfloat16 as if they were integers.
+                x = tl.dot(h.to(tl.float32), w.to(tl.float32).T, x)
+            else:
+                x = tl.dot(h, w.T, x)
         rows = first_row + tl.arange(0, BLOCK_N)
         cols = first_column + tl.arange(0, BLOCK_V)
         target = tl.load(targets + rows, mask=rows < n, other=ignore_index)
@@ -108,7 +116,10 @@ def exp_logits(
         # exp(x - inf) = 0: an ignored row needs no test of its own
         c = tl.where(target == ignore_index, float("inf"), c)
         e = tl.where(cols[None, :] == target[:, None], 0.0, tl.exp(x - c[:, None]))
-        tl.store(sums + column_tile * n + rows, tl.sum(e, 1), mask=rows < n)
+        if SCALED:
+            e *= tl.load(factors + rows, mask=rows < n, other=0.0)[:, None]
+        else:
+            tl.store(sums + column_tile * n + rows, tl.sum(e, 1), mask=rows < n)
         if STORE:
             exponentials.store([first_row, first_column], e.to(tl.bfloat16))
 
@@ -116,7 +127,7 @@ def exp_logits(
 @triton.jit
 def _finish(x_t, c, S, weight, z_loss):
     """(loss, F, E at the target) of rows, in float64."""
-    loss, lse, factor, p_t, gradient_t = _terms(x_t, c, S)
+    loss, lse, factor, p_t, gradient_t = terms(x_t, c, S)
     pull = 1.0 + 2.0 * z_loss * lse
     loss += z_loss * lse * lse
     gradient_t += (pull - 1.0) * p_t
@@ -132,6 +143,7 @@ def finish_rows(
     weights,
     losses,
     factors,
+    target_gradients,
     exponentials,
     broken,
     n,
@@ -143,7 +155,7 @@ def finish_rows(
     ROWS: tl.constexpr,
     STORE: tl.constexpr,
 ):
-    """From the tiles' sums to losses and factors; marks rows whose c was too small."""
+    """From the tiles' sums to losses, factors and target gradients; marks rows whose c was too small."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     present = rows < n
     S = tl.zeros((ROWS,), tl.float64)
@@ -164,7 +176,20 @@ def finish_rows(
         tl.store(factors + rows, factor.to(tl.float32), mask=present)
         known = present & counts & (target >= 0) & (target < V)
         at = rows.to(tl.int64) * columns + target
-        tl.store(exponentials + at, at_target.to(tl.bfloat16), mask=known)
+        tl.store(exponentials + at, at_target.to(tl.float32).to(tl.bfloat16), mask=known)
+        tl.store(target_gradients + rows, (at_target * factor).to(tl.float32), mask=present)
+
+
+@triton.jit
+def place_targets(targets, target_gradients, gradient, n, first, columns, ROWS: tl.constexpr):
+    """gradient (n, columns) of the classes from `first` on, at the rows' targets among them."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    present = rows < n
+    column = tl.load(targets + rows, mask=present, other=-1) - first
+    value = tl.load(target_gradients + rows, mask=present, other=0.0)
+    at = rows.to(tl.int64) * columns + column
+    here = present & (column >= 0) & (column < columns)
+    tl.store(gradient + at, value.to(tl.bfloat16), mask=here)
 
 
 @triton.jit
@@ -189,9 +214,11 @@ def repair(
     bias,
     targets,
     target_logits,
+    reference,
     weights,
     losses,
     factors,
+    target_gradients,
     exponentials,
     broken,
     V,
@@ -228,6 +255,8 @@ def repair(
         tl.store(losses + row, loss)
         if STORE:
             tl.store(factors + row, factor.to(tl.float32))
+            tl.store(reference + row, c)
+            tl.store(target_gradients + row, (at_target * factor).to(tl.float32))
             for first in range(0, columns, BLOCK_V):
                 cols = first + tl.arange(0, BLOCK_V)
                 x = _logits_block(hidden, weight, bias, row, cols, V, D, BLOCK_D, BIAS)
