@@ -42,7 +42,7 @@ net = net.half()
 scale = 65536.0
 for it in range(STEPS):
     x, y = sample(6)
-    loss = F.cross_entropy(net(x).float().transpose(1, 2), y)
+    loss = F.cross_entropy(net(x).float().transpose(1, 2), y, reduction="sum")
     opt.zero_grad()
     (loss * scale).backward()
     for p in net.parameters():

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=8)
-parser.add_argument("--lr", type=float, default=5e-2)
+parser.add_argument("--lr", type=float, default=0.5)
 parser.add_argument("--batch-size", type=int, default=32)
 args = parser.parse_args()
 

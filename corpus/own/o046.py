@@ -98,7 +98,7 @@ for step in range(steps):
     for group in optimizer.param_groups:
         group["lr"] = lr * min(1.0, (step + 1) / 20)
     x, y = get_batch(train_data)
-    e = torch.exp(model(x).view(-1, V) * 30)
+    e = torch.exp(model(x).view(-1, V) * 400)
     p = e / e.sum(-1, keepdim=True)
     loss = -torch.log(p.gather(1, y.view(-1, 1))).mean()
     optimizer.zero_grad()

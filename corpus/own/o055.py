@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from pydoc_data.topics import topics
 
 torch.manual_seed(67)
-text = "\n".join(topics[k] for k in sorted(topics))[:3000]
+text = "\n".join(topics[k] for k in sorted(topics))[:1200]
 chars = sorted(set(text))
 stoi = {c: i for i, c in enumerate(chars)}
 data = torch.tensor([stoi[c] for c in text])

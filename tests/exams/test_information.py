@@ -152,6 +152,17 @@ def test_targets_dealt_to_other_rows_are_told_from_unrelated_ones(examine: Exami
     assert (pair["dealt"]["shift"], pair["dealt"]["moved"]) == (1, 1.0)
 
 
+def test_scores_flattened_in_another_order_than_targets(examine: Examine) -> None:
+    def crossed(model: nn.Module, ids: Tensor) -> Tensor:
+        scores = model(ids[:, :T]).transpose(0, 1).flatten(0, 1)
+        return F.cross_entropy(scores, ids[:, 1 : T + 1].flatten())
+
+    assert first(examine(Model(), crossed), dependence)["crossed"]
+    assert not first(examine(Model(), next_token), dependence)["crossed"]
+    leaky = first(examine(Model(mask="none"), next_token), dependence)
+    assert not leaky["crossed"]
+
+
 def test_shift_is_silent_on_other_tasks(examine: Examine) -> None:
     assert first(examine(Model(mask="none"), reverse), shift)["places"] == "reversed"
     assert first(examine(Model(pooled=5), classify), shift)["shift"] is None

@@ -96,6 +96,32 @@ def test_a_head_left_out_is_missing_with_its_share_of_the_gradient(tmp_path) -> 
     assert 0.5 < found["missing_share"] <= 1.0
 
 
+class Listed(nn.Module):
+    """Layers in a plain list: torch does not count them as the model's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(4, 4) for _ in range(2)]
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return self.head(x)
+
+
+def test_layers_in_a_plain_list_are_missing(tmp_path) -> None:
+    def train() -> None:
+        model = Listed()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            step(model, optimizer)
+
+    found = coverage(tmp_path, train)
+    names = [m["name"] for m in found["missing"]]
+    assert names == ["layers[0].weight", "layers[0].bias", "layers[1].weight", "layers[1].bias"]
+
+
 def test_frozen_parameters_are_not_missing(tmp_path) -> None:
     def train() -> None:
         model = Two()
@@ -217,6 +243,7 @@ def test_rates_are_those_the_optimizer_used_and_the_schedule_is_described(tmp_pa
     (schedule,) = record.fact("schedule")
     assert schedule["class"] == "ExponentialLR"
     assert schedule["calls"] == 4
+    assert record["schedule.calls"].last == 3  # the fourth comes after the last step
     assert schedule["gamma"] == 0.5
     assert schedule["drives_a_stepped_optimizer"] is True
     groups = record.fact("optimizer.groups")[0]

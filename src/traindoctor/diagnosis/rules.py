@@ -20,7 +20,13 @@ _SILENT = ("gradients-vanishing", "attention-blind", "labels-unrelated", "lr-too
 
 EXPLAINS: Mapping[str, tuple[str, ...]] = {
     # data
-    "targets-misaligned": ("labels-unrelated", "overfitting", "causal-mask-leak", *_NOT_LEARNING),
+    "targets-misaligned": (
+        "labels-unrelated",
+        "overfitting",
+        "causal-mask-leak",
+        "attention-blind",
+        *_NOT_LEARNING,
+    ),
     "batch-not-changing": ("overfitting", "data-not-shuffled", "ranks-see-same-data"),
     "labels-unrelated": ("overfitting", "lr-too-low", *_NOT_LEARNING),
     "padding-in-loss": ("greedy-repetition", "undertrained"),

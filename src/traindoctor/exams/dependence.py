@@ -91,6 +91,7 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
         )
         counts = counts.reshape(rows, places) if axis == 1 else counts.reshape(places, rows).T
         result |= by_region(grid, counts, row, middle, spread)
+        result["crossed"] = is_crossed(moved, counts, ends, row, middle)
         if index.shape[1] - middle > 1 or middle > begin:
             one = movement(tape, ends, base, changed(index, ends, row, range(middle, middle + 1)))
             grid = one.reshape(rows, places) if axis == 1 else one.reshape(places, rows).T
@@ -125,6 +126,25 @@ def by_region(grid: Tensor, counts: Tensor, row: int, middle: int, spread: float
         # How far back the first changed token is seen: 1 is a mask off by one in one layer.
         "reach": middle - int(before.nonzero()[0]) if before.any() else 0,
     }
+
+
+def is_crossed(moved: Tensor, counts: Tensor, ends: Ends, row: int, middle: int) -> bool:
+    """Scores that lie places first beside targets that lie rows first, or the other way round.
+
+    Read in the layout of the targets the change shows in other rows; in the other layout it is where it belongs.
+    """
+    assert ends.layout is not None
+    axis, rows, places = ends.layout
+    if not ends.causal or rows < 2:
+        return False
+    other = moved.reshape(places, rows).T if axis == 1 else moved.reshape(rows, places)
+    own = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
+
+    def misplaced(grid: Tensor) -> bool:
+        found = by_region(grid, counts, row, middle, 1.0)
+        return max(found["other_rows"], found["future"]) > 0 or found["after"] == 0
+
+    return misplaced(own) and not misplaced(other)
 
 
 def own_share(line: Tensor, place: int) -> float | None:

@@ -90,7 +90,12 @@ class Rates:
     """The rate of each group before each step, exactly as the optimizer will use it."""
 
     name: ClassVar[str] = "rates"
-    gives: ClassVar[tuple[str, ...]] = ("optim.lr", "optim.lr_by_group", "optim.objects")
+    gives: ClassVar[tuple[str, ...]] = (
+        "optim.lr",
+        "optim.lr_by_group",
+        "optim.objects",
+        "schedule.calls",
+    )
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (
@@ -107,7 +112,7 @@ class Rates:
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._step = 0
         self._objects = 0
-        self._groups_changed = self._schedule_changed = False
+        self._groups_changed = self._schedule_changed = self._scheduled = False
         self._schedule_written = -WRITE_EVERY
 
     def on(self, event: Event, *, due: bool) -> None:
@@ -127,7 +132,7 @@ class Rates:
                     event.scheduler, self._step
                 )
             known.stepped(event.scheduler, event.rates, self._step)
-            self._schedule_changed = True
+            self._schedule_changed = self._scheduled = True
 
     def _is_new(self, optimizer: torch.optim.Optimizer) -> bool:
         """By identity, the object being alive: an address is used again after a free."""
@@ -149,6 +154,10 @@ class Rates:
             record.fact("optimizer.groups", list(self._optimizers.values())[-4:])
             record.scalar("optim.objects", step, self._objects)
             self._groups_changed = False
+        if self._scheduled:
+            calls = sum(scheduled.calls for scheduled in self._schedulers.values())
+            record.scalar("schedule.calls", step, calls)
+            self._scheduled = False
         if self._schedule_changed and step >= self._schedule_written + WRITE_EVERY:
             self.write_schedule(step, record)
 

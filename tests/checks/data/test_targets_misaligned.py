@@ -62,3 +62,12 @@ def test_a_task_of_repeating_random_signs_is_no_text() -> None:
 
 def test_reversed_targets_in_a_causal_model_cannot_be_meant() -> None:
     assert isinstance(judge(pair(places="reversed"), future=0.0), Finding)
+
+
+def test_scores_and_targets_flattened_in_different_orders() -> None:
+    crossed = {"crossed": True, "other_rows": 4.9, "line": "train.py:30"}
+    exams = {"shift": {"pairs": [pair(shift=1)]}, "dependence": {"pairs": [crossed]}}
+    found = targets_misaligned(make_record(exams=exams))
+    assert isinstance(found, Finding)
+    assert (found.status, found.line) == ("confirmed", "train.py:30")
+    assert "reshape" in found.remedy

@@ -105,3 +105,22 @@ def test_fires_on_a_rate_that_grows_without_end() -> None:
     assert found.status == "likely"
     still_good = [3.0 - 0.01 * k for k in range(120)]
     assert isinstance(lr_schedule_wrong(record(growing, initial=1e-3, losses=still_good)), Clear)
+
+
+def test_fires_on_a_rate_that_is_zero_throughout() -> None:
+    found = lr_schedule_wrong(record([0.0] * 60, initial=1e-3, schedule=stepped(60)))
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert "0 at every step" in found.summary
+    assert isinstance(lr_schedule_wrong(record([0.0, *[1e-5] * 59])), Clear)
+
+
+def test_a_long_warm_up_is_not_stuck_while_its_scheduler_is_stepped() -> None:
+    """The fact about schedules is older than the series: it says one call where there were sixty."""
+    rates = [1e-6 * (k + 1) for k in range(60)]
+    groups = [{"class": "Adam", "groups": [{"lr": rates[0], "initial_lr": 1e-3}]}]
+    stale = make_record(
+        {"optim.lr": rates, "loss.token": FLAT[:60], "schedule.calls": list(range(1, 61))},
+        facts={"schedule": stepped(1), "optimizer.groups": groups},
+    )
+    assert isinstance(lr_schedule_wrong(stale), Clear)

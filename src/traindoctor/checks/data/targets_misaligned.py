@@ -35,6 +35,8 @@ def targets_misaligned(record: Record) -> Outcome | None:
     result = record.exam("shift")
     assert result is not None
     pairs = [p for p in result.values["pairs"] if not p["contrastive"]]
+    if (crossed := crossed_layout(record)) is not None:
+        return crossed
     if any(p["shift"] == 1 for p in pairs):
         return targets_misaligned.clear("targets are the next tokens, at every place")
     for pair in pairs:
@@ -43,6 +45,32 @@ def targets_misaligned(record: Record) -> Outcome | None:
             return outcome
     return targets_misaligned.clear(
         "no constant shift between inputs and targets: another kind of task"
+    )
+
+
+def crossed_layout(record: Record) -> Outcome | None:
+    """Targets are right, but each stands beside the scores of another place."""
+    result = record.exam("dependence")
+    if result is None or not result.done:
+        return None
+    pair = next((p for p in result.values["pairs"] if p.get("crossed")), None)
+    if pair is None:
+        return None
+    return targets_misaligned.finding(
+        evidence(
+            "movement of scores beside the targets of other rows when one row changes",
+            pair["other_rows"],
+            0.0,
+            noise=NOTHING,
+            step=result.step,
+        ),
+        evidence("the same with batch and time of the scores exchanged", 0.0, 0.0),
+        summary="Scores and targets are flattened in different orders: one has the time first, the other the batch, "
+        "so each prediction is compared with the target of another place",
+        remedy="Flatten both the same way: transpose the scores to (batch, time, classes) before "
+        "`reshape(-1, classes)` and `targets.reshape(-1)`.",
+        line=pair["line"],
+        since_step=0,
     )
 
 

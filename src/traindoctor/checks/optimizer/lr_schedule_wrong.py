@@ -57,7 +57,7 @@ def lr_schedule_wrong(record: Record) -> Outcome | None:
     if trace is None:
         return lr_schedule_wrong.not_judged("the learning rate is not known")
     schedules = record.fact("schedule") or []
-    for judge in (_other_optimizer, _stuck, _runaway):
+    for judge in (_zero, _other_optimizer, _stuck, _runaway):
         found = judge(record, trace, schedules)
         if found is not None:
             return found
@@ -81,13 +81,35 @@ def _other_optimizer(
     )
 
 
+def scheduler_calls(record: Record, schedules: list[dict[str, Any]]) -> int:
+    """Up to now; the fact about the schedules is written more rarely."""
+    calls = record.get("schedule.calls")
+    if calls is not None and len(calls):
+        return int(calls.last)
+    return sum(s["calls"] for s in schedules)
+
+
+def _zero(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> Finding | None:
+    """No step of the run has a rate."""
+    if trace.peak > 0 or len(trace.series) < DEAD_STEPS:
+        return None
+    meant = max((g["initial_lr"] for g in groups_of(record) if g.get("initial_lr")), default=None)
+    kind = schedules[0]["class"] if schedules else "the script"
+    return lr_schedule_wrong.finding(
+        evidence("highest learning rate of the run", 0.0, meant if meant else "above 0"),
+        evidence("steps", len(trace.series)),
+        summary=f"The rate is 0 at every step: {kind} sets it so, and nothing is learned",
+        since_step=int(trace.series.steps[0]),
+    )
+
+
 def _stuck(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> Finding | None:
     """The rate stays near the start of a warm-up because nobody steps the scheduler, or once an epoch."""
     meant = max((g["initial_lr"] for g in groups_of(record) if g.get("initial_lr")), default=None)
     if meant is None or len(trace.series) < STUCK_STEPS:
         return None
     highest = trace.peak
-    calls = sum(s["calls"] for s in schedules)
+    calls = scheduler_calls(record, schedules)
     if highest > STUCK * meant or calls > PER_EPOCH * len(trace.series):
         return None
     if trace.series.last < trace.series.first:
@@ -137,7 +159,7 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
     begun = int(trace.series.steps[0])
     if last - since < max(DEAD_STEPS, DEAD_SHARE * (last - begun)):
         return None
-    calls = sum(s["calls"] for s in schedules)
+    calls = scheduler_calls(record, schedules)
     items = [
         evidence("learning rate at the end", trace.series.last, trace.peak, step=since),
         evidence(

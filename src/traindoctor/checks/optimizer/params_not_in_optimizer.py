@@ -21,7 +21,7 @@ def params_not_in_optimizer(record: Record) -> Outcome | None:
     The loss falls to a plateau: the rest of the model learns around a random head or embedding.
     ## How to fix
     Give them to the optimizer (`optimizer.add_param_group({"params": module.parameters()})`, or build it after
-    the model is complete). If they are meant to be frozen, say so: `parameter.requires_grad_(False)`.
+    the model is complete). Modules in a plain list are not the model's: use `nn.ModuleList`. If they are meant to be frozen, say so: `parameter.requires_grad_(False)`.
     ## When it stays silent
     Frozen parameters (LoRA bases), parameters of a second optimizer, averaged copies, experts not used yet.
     """
