@@ -95,6 +95,23 @@ def test_a_run_is_not_written_over_unasked(run: Path, text: Path) -> None:
     assert json.loads((run / "config.json").read_text())["train"]["seed"] == 5
 
 
+def test_a_run_that_cannot_be_replaced_comes_back(tmp_path: Path, run: Path) -> None:
+    (tmp_path / "short.txt").write_text("too short")
+    parts = {f: f.read_bytes() for f in sorted(run.rglob("*")) if f.is_file()}
+    again = ("--out", run, "--overwrite", "--no-doctor", *TINY)
+    assert "one block needs 33" in refused("--data", tmp_path / "short.txt", *again)
+    assert "there is no file" in refused("--data", tmp_path / "missing.txt", *again)
+    assert {f: f.read_bytes() for f in sorted(run.rglob("*")) if f.is_file()} == parts
+
+
+def test_a_text_that_cannot_be_trained_on_leaves_no_run(tmp_path: Path, text: Path) -> None:
+    (tmp_path / "short.txt").write_text("too short")
+    new = tmp_path / "new"
+    refused("--data", tmp_path / "short.txt", "--out", new, *TINY)
+    result = call("train", "--data", text, "--out", new, "--no-doctor", *TINY)
+    assert result.exit_code == 0, result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -110,6 +127,11 @@ def test_a_run_is_not_written_over_unasked(run: Path, text: Path) -> None:
         (["--config", "nowhere.toml"], "cannot read the settings"),
         (["--out", "{short}"], "is a file"),
         (["--epochs", "1", "--minutes", "1"], "give one of them"),
+        (["--epochs", "1", "--steps", "5"], "give one of them"),
+        (["--minutes", "inf"], "--minutes must be a finite number"),
+        (["--seed", "99999999999999999999"], "--seed must be at least 0 and at most"),
+        (["--tokenizer", "word", "--vocab-size", "1"], "at least 2, not 1"),
+        (["--board", "wandb", "--no-doctor"], "leave --no-doctor away"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path: Path, arguments: list[str], words: str) -> None:

@@ -14,6 +14,7 @@ import traindoctor
 from made_runs import make_run
 from traindoctor.diagnosis import diagnose
 from traindoctor.errors import TraindoctorError
+from traindoctor.integrations.board_beside import BoardBeside
 from traindoctor.integrations.boards import Mirror, follow, open_board
 from traindoctor.record import RecordWriter, open_record
 
@@ -31,6 +32,9 @@ class Listener:
 
     def text(self, name, text, step) -> None:
         self.texts.append((name, text, step))
+
+    def flush(self) -> None:
+        pass
 
     def close(self) -> None:
         self.closed = True
@@ -97,7 +101,7 @@ def test_wandb_joins_the_active_run_with_a_step_of_its_own(tmp_path, monkeypatch
     assert ("traindoctor/*", "traindoctor/step") in run.metrics
     assert run.logged[3]["traindoctor/step"] == 3
     assert run.logged[-1]["traindoctor/verdict"].data[0][1].startswith("# Verdict")
-    assert run.summary["traindoctor/verdict"].startswith("Verdict")
+    assert run.summary["traindoctor/verdict_line"].startswith("Verdict")
     # The user's own run is the user's to end.
     assert run.finished is not active
 
@@ -105,15 +109,21 @@ def test_wandb_joins_the_active_run_with_a_step_of_its_own(tmp_path, monkeypatch
 def test_mlflow_gets_metrics_a_tag_and_the_text(tmp_path, monkeypatch) -> None:
     calls: list[tuple[Any, ...]] = []
     fake = ModuleType("mlflow")
-    fake.active_run = lambda: None
-    for name in ("start_run", "end_run", "log_text", "set_tag"):
+    active: list[Any] = []
+    fake.active_run = lambda: active[0] if active else None
+    for name in ("end_run", "log_text", "set_tag"):
         setattr(fake, name, lambda *a, name=name: calls.append((name, *a)))
-    fake.log_metrics = lambda values, step: calls.append(("log_metrics", step, values))
+    fake.start_run = lambda: active.append(SimpleNamespace(info=SimpleNamespace(run_id="r1")))
+    fake.entities = SimpleNamespace(Metric=lambda *row: row)
+    fake.MlflowClient = lambda: SimpleNamespace(
+        log_batch=lambda run, metrics: calls.append(("log_batch", run, metrics))
+    )
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     record = open_record(make_run(tmp_path / "run", steps=4))
     Mirror(record, open_board("mlflow", tmp_path)).finish(diagnose(record))
-    assert calls[0] == ("start_run",)
-    assert [call[1] for call in calls if call[0] == "log_metrics"] == [0, 1, 2, 3]
+    (_, run, metrics), *_ = calls
+    assert run == "r1"
+    assert [step for name, _, _, step in metrics if name == "traindoctor/grad.norm"] == [0, 1, 2, 3]
     assert ("log_text", "traindoctor/verdict.md") == next(
         (call[0], call[2]) for call in calls if call[0] == "log_text"
     )
@@ -161,3 +171,28 @@ def test_a_board_that_fails_does_not_fail_the_run(tmp_path: Path, capsys) -> Non
         train(model, optimizer)
     assert doctor.diagnosis is not None
     assert "the disk is full" in capsys.readouterr().err
+
+
+def test_a_process_beside_the_run_tells_the_board_and_its_verdict(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    beside = BoardBeside("tensorboard", make_run(tmp_path / "run", steps=20))
+    assert beside.finish() == f"measures and verdict are in {tmp_path / 'run' / 'tensorboard'}"
+    seen = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert len(seen.Scalars("traindoctor/grad.norm")) == 20
+    assert "traindoctor/verdict/text_summary" in seen.Tags()["tensors"]
+
+
+def test_a_board_that_fails_is_one_line_and_its_log(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=5)
+    (run / "tensorboard").write_text("a file where a folder should be")
+    assert "tensorboard could not be told" in BoardBeside("tensorboard", run).finish()
+    assert (run / "board.log").read_text()
+
+
+def test_a_board_that_is_not_installed_is_told_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(TraindoctorError, match="pip install wandb"):
+        BoardBeside("wandb", tmp_path)

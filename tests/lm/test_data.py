@@ -6,6 +6,8 @@ import functools
 import io
 import itertools
 import operator
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -232,3 +234,35 @@ def test_augmentation_deletes_and_swaps_words_and_keeps_spaces(tmp_path: Path) -
     more = made(tmp_path / "b", "some words in a line\n" * 90, augment=2)
     assert len(more.train) > 2.5 * len(plain.train)
     assert len(more.val) == len(plain.val)
+
+
+PREPARE = """
+import sys
+from pathlib import Path
+from traindoctor.lm.config import DataConfig
+from traindoctor.lm.data import prepare
+kind, file, out = sys.argv[1:]
+prepare(DataConfig(data=(file,), tokenizer=kind), Path(out), block=64, seed=1, progress=lambda *_: None)
+highest = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(int(highest[0].split()[1]) // 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+def test_memory_does_not_grow_with_the_text(tmp_path: Path, kind: str) -> None:
+    peaks = {}
+    for megabytes in (8, 64):
+        file = tmp_path / f"{megabytes}.txt"
+        rng = np.random.default_rng(1)
+        words = [
+            bytes(rng.integers(97, 123, size=n, dtype=np.uint8)).decode() for n in range(1, 12)
+        ]
+        line = " ".join(words[i % len(words)] for i in range(200)) + "\n"
+        file.write_text(line * (megabytes * 1_000_000 // len(line)))
+        command = [sys.executable, "-c", PREPARE, kind, str(file), str(tmp_path / f"{megabytes}")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks[megabytes] = int(done.stdout)
+    # Eight times the text; the stretches in work are a few dozen MB.
+    assert peaks[64] - peaks[8] < 64

@@ -182,6 +182,7 @@ def draw_heat(figure: Any, record: Record, name: str) -> bool:
     figure.colorbar(image, ax=axes, label="log10")
     axes.set_title(title, loc="left")
     axes.set_xlabel("step")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     return True
 
 
@@ -191,6 +192,7 @@ def finish(axes: Any, title: str, unit: str, *, log: bool) -> None:
         axes.set_yscale("log")
     axes.set_title(title, loc="left")
     axes.set_xlabel("step")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel(unit)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, frameon=False)
