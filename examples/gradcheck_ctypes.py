@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from traindoctor.exams.gradcheck import Adapter, gradcheck
+from traindoctor.exams.adapter import Adapter
+from traindoctor.exams.gradcheck import gradcheck
 
 SOURCE = r"""
 #include <math.h>
@@ -65,12 +66,23 @@ def adapter(library: Any, cut: int) -> Adapter:
     return Adapter(forward, backward)
 
 
+def right() -> tuple[Adapter, torch.Tensor]:
+    """`traindoctor gradcheck examples/gradcheck_ctypes.py:right`"""
+    return adapter(compile_library(), cut=1500), sample()
+
+
+def last_block_forgotten() -> tuple[Adapter, torch.Tensor]:
+    """`traindoctor gradcheck examples/gradcheck_ctypes.py:last_block_forgotten`"""
+    return adapter(compile_library(), cut=1024), sample()
+
+
+def sample() -> torch.Tensor:
+    return torch.randn(1500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
 def main() -> None:
-    library = compile_library()
-    torch.manual_seed(0)
-    x = torch.randn(1500, dtype=torch.float64)
-    print("right:", gradcheck(adapter(library, cut=1500), x))
-    print("last block forgotten:", gradcheck(adapter(library, cut=1024), x))
+    print("right:", gradcheck(*right()))
+    print("last block forgotten:", gradcheck(*last_block_forgotten()))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,19 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "gradcheck_autograd_function.
 )
 def test_the_example_is_judged(case: str, word: str, status: int) -> None:
     result = CliRunner().invoke(command, [f"{EXAMPLE}:{case}"], standalone_mode=False)
+    assert result.exception is None, result.exception
+    assert word in result.output
+    assert result.return_value == status
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.parametrize(
+    ("case", "word", "status"),
+    [("right", "pass", 0), ("last_block_forgotten", "zero from index 1024 on", 1)],
+)
+def test_a_compiled_c_library_is_judged(case: str, word: str, status: int) -> None:
+    example = EXAMPLE.with_name("gradcheck_ctypes.py")
+    result = CliRunner().invoke(command, [f"{example}:{case}"], standalone_mode=False)
     assert result.exception is None, result.exception
     assert word in result.output
     assert result.return_value == status

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from traindoctor.errors import TraindoctorError
-from traindoctor.exams.gradcheck import Adapter, gradcheck
+from traindoctor.exams.adapter import Adapter
+from traindoctor.exams.gradcheck import gradcheck
 
 
 class Planted(torch.autograd.Function):
@@ -147,12 +148,48 @@ def test_patterns_are_told() -> None:
         assert found.outcome == "wrong"
         return found.inputs[0].pattern
 
-    assert said(lambda g: g / 6) == "constant factor 0.16667"
+    assert said(lambda g: g / 6) == "constant factor 0.16667 (1/6, the size of the first axis)"
+    assert said(lambda g: g * 36) == "constant factor 36 (the number of entries)"
+    assert said(lambda g: g * 1.7) == "constant factor 1.7"
     assert said(lambda g: -g) == "opposite sign"
     assert said(lambda g: g.T.contiguous()) == "transposed"
     assert said(lambda g: torch.cat([g[:4], 0 * g[4:]])) == "zero from index 4 on along axis 0 of 6"
     heads = said(lambda g: torch.cat([g[:, :2], 3 * g[:, 2:4], g[:, 4:]], 1))
     assert heads == "wrong at index 2 to 3 along axis 1 of 6"
+
+
+def test_one_head_of_four() -> None:
+    x = torch.randn(2, 4, 5, 3, dtype=torch.float64)
+    fault = lambda g: torch.cat([g[:, :2], 0 * g[:, 2:3], g[:, 3:]], 1)  # noqa: E731
+    found = gradcheck(lambda x: Planted.apply(x, fault).softmax(-2), x)
+    assert found.inputs[0].pattern == "zero at index 2 only, along axis 1 of 4"
+
+
+def test_masked_positions_are_named() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 5, dtype=torch.float64)
+    targets = torch.tensor([1, -100, 3, 0, -100, 2])
+
+    class Forgets(torch.autograd.Function):
+        """Cross-entropy whose backward does not know that some targets are ignored."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, targets: Tensor) -> Tensor:
+            ctx.save_for_backward(x, targets)
+            return F.cross_entropy(x, targets, reduction="sum")
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+            x, targets = ctx.saved_tensors
+            hot = F.one_hot(targets.clamp(min=0), 5)
+            return grad * (x.softmax(-1) - hot), None
+
+    [found] = gradcheck(Forgets.apply, (x, targets)).inputs
+    assert (found.outcome, found.pattern) == ("wrong", "wrong only where argument 1 masks")
+    padded = torch.tensor([False, True, False, False, True, True])
+    fault = lambda g: torch.where(padded[:, None], 2 * g, g)  # noqa: E731
+    [found] = gradcheck(lambda x, mask: Planted.apply(x, fault).sin(), (x, padded)).inputs
+    assert found.pattern == "wrong only where argument 1 is True"
 
 
 def test_beyond_index_1024() -> None:

@@ -4,7 +4,7 @@
     print(result)            # per input: pass, wrong, or cannot be decided at this precision
     assert result.ok
 
-A C or CUDA library is tested through a small adapter: see `Adapter` and examples/gradcheck_ctypes.py.
+A C or CUDA library is tested through a small adapter: see exams/adapter.py and examples/gradcheck_ctypes.py.
 """
 
 from __future__ import annotations
@@ -13,112 +13,20 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from traindoctor.errors import TraindoctorError
+from traindoctor.exams.gradcheck_result import GradcheckResult, InputResult, Outcome
 from traindoctor.numerics.finite_difference import DirectionalTest, directional_test, typical_size
 from traindoctor.numerics.locate import locate
 from traindoctor.replay.compare import compare
 from traindoctor.replay.ops import replace, tensors_in
 
-Outcome = Literal["pass", "wrong", "undecided"]
-WORDS = {
-    "pass": "pass",
-    "wrong": "WRONG",
-    "undecided": "cannot be decided at this precision",
-}
 # Against a reference of the same dtype: about a hundred roundings, of the largest gradient.
 AGAINST_REFERENCE = {torch.float64: 1e-9, torch.float32: 1e-3}
-
-
-@dataclass(frozen=True)
-class InputResult:
-    """What was found for one input (or parameter)."""
-
-    name: str
-    outcome: Outcome
-    difference: float
-    """Largest disagreement, relative."""
-    noise: float
-    """What a right gradient may show."""
-    pattern: str
-    factor: float | None
-    by: str
-    """'finite differences' or 'reference'."""
-    dtype: str
-
-    def __str__(self) -> str:
-        text = f"{self.name}: {WORDS[self.outcome]}"
-        text += f" (off by {self.difference:.1e}, noise {self.noise:.1e}, {self.dtype}, {self.by})"
-        return text + (f": {self.pattern}" if self.outcome == "wrong" else "")
-
-
-@dataclass(frozen=True)
-class GradcheckResult:
-    """`ok` when every input passed."""
-
-    inputs: tuple[InputResult, ...]
-
-    @property
-    def outcome(self) -> Outcome:
-        outcomes = {one.outcome for one in self.inputs}
-        if "wrong" in outcomes:
-            return "wrong"
-        return "undecided" if "undecided" in outcomes or not outcomes else "pass"
-
-    @property
-    def ok(self) -> bool:
-        return self.outcome == "pass"
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.inputs))
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """A forward and a backward that are not torch: NumPy arrays in, NumPy arrays out.
-
-    `forward(*arrays)` gives an array (or number), `backward(grad_output, *arrays)` the gradients of the inputs, in
-    order, None for those without.
-    """
-
-    forward: Callable[..., Any]
-    backward: Callable[..., Any]
-
-    def __call__(self, *tensors: Tensor) -> Tensor:
-        return _Foreign.apply(self, *tensors)
-
-
-class _Foreign(torch.autograd.Function):
-    """Lets autograd call an Adapter."""
-
-    @staticmethod
-    def forward(ctx: Any, adapter: Adapter, *tensors: Tensor) -> Tensor:
-        ctx.adapter = adapter
-        ctx.save_for_backward(*tensors)
-        arrays = [tensor.detach().cpu().numpy() for tensor in tensors]
-        made = torch.as_tensor(adapter.forward(*arrays))
-        first = next(tensor for tensor in tensors if tensor.is_floating_point())
-        return made.to(first.dtype) if not made.is_floating_point() else made.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors
-        arrays = [tensor.detach().cpu().numpy() for tensor in tensors]
-        found = ctx.adapter.backward(grad.detach().cpu().numpy(), *arrays)
-        found = found if isinstance(found, tuple | list) else (found,)
-        if len(found) != len(tensors):
-            raise TraindoctorError(
-                f"the adapter's backward gave {len(found)} gradients for {len(tensors)} inputs: give one for each, "
-                "None for those without"
-            )
-        return None, *(
-            None if g is None else torch.as_tensor(g).to(t.dtype) for g, t in zip(found, tensors)
-        )
 
 
 def gradcheck(
@@ -215,10 +123,29 @@ class Problem:
                     floor=floor,
                 )
                 pattern = test.pattern
-                if patterns and test.outcome == "wrong" and test.factor is None:
-                    pattern = locate(phi, tensors, gradients, number) or pattern
+                if patterns and test.outcome == "wrong":
+                    if test.factor is None:
+                        masks = self._masks(tensors[number])
+                        pattern = locate(phi, tensors, gradients, number, masks) or pattern
+                    else:
+                        pattern += origin(test.factor, tensors)
                 results.append(_result(name, test, pattern, dtype))
             return results
+
+    def _masks(self, x: Tensor) -> dict[str, Tensor]:
+        """Where an argument says True, 0 or less than 0: masks, padding and ignored targets, laid over the input."""
+        found = {}
+        for number, value in enumerate(tensors_in((self.values, self.kwargs))):
+            if value.is_floating_point() or value.is_complex():
+                continue
+            chosen = value if value.dtype == torch.bool else (value < 0)
+            if not chosen.any() and value.dtype != torch.bool:
+                chosen = value == 0
+            laid = laid_over(chosen, x)
+            if laid is not None and laid.any() and not laid.all():
+                word = "is True" if value.dtype == torch.bool else "masks"
+                found[f"argument {number} {word}"] = laid
+        return found
 
     def _precision(self) -> tuple[list[Tensor], torch.dtype]:
         """float64 where the function takes it and answers in it."""
@@ -317,3 +244,32 @@ def _argument_names(fn: Any, values: list[Any], live: list[Tensor]) -> list[str]
     by_id = {id(value): name for value, name in zip(values, names)}
     found = [by_id.get(id(tensor)) for tensor in live]
     return None if None in found else found  # type: ignore[return-value]
+
+
+def laid_over(mask: Tensor, x: Tensor) -> Tensor | None:
+    """The mask in the shape of x: over its last axes as broadcasting has it, or over its first ones."""
+    if mask.dim() == 0 or mask.dim() > x.dim():
+        return None
+    if tuple(x.shape[: mask.dim()]) == tuple(mask.shape):
+        return mask.reshape(*mask.shape, *(1,) * (x.dim() - mask.dim())).expand(x.shape)
+    try:
+        return mask.expand(x.shape)
+    except RuntimeError:
+        return None
+
+
+def origin(factor: float, tensors: Sequence[Tensor]) -> str:
+    """Where a constant factor may come from: a size that was forgotten, or divided by once too often."""
+    sizes: dict[int, str] = {}
+    for tensor in tensors:
+        if tensor.dim():
+            sizes.setdefault(tensor.numel(), "the number of entries")
+            sizes.setdefault(tensor.shape[0], "the size of the first axis")
+            sizes.setdefault(tensor.shape[-1], "the size of the last axis")
+            sizes.setdefault(tensor.numel() // tensor.shape[-1], "the number of rows")
+    for size, what in sizes.items():
+        if size > 1 and abs(abs(factor) / size - 1) < 2e-3:
+            return f" ({what})"
+        if size > 1 and abs(abs(factor) * size - 1) < 2e-3:
+            return f" (1/{size}, {what})"
+    return ""

@@ -134,7 +134,9 @@ class DirectionalTest:
     def factor(self) -> float | None:
         """claim = factor * derivative in every direction, or None."""
         pairs = [(c, q) for c, q in zip(self.claims, self.quotients) if abs(q.value) > 3 * q.error]
-        telling = [(c, q) for c, q in pairs if abs(q.value) > 0.05 * self.reach]
+        # Measured by the derivative alone: a claim that is a hundred times too large must not hide it.
+        largest = max((abs(q.value) for _, q in pairs), default=0.0)
+        telling = [(c, q) for c, q in pairs if abs(q.value) > 0.05 * largest]
         if len(telling) < 2:
             return None
         ratios = sorted(c / q.value for c, q in telling)

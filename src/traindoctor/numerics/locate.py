@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -17,14 +17,28 @@ ENTRIES = 20
 
 
 def locate(
-    phi: Callable[..., Tensor], tensors: Sequence[Tensor], gradients: Sequence[Tensor], number: int
+    phi: Callable[..., Tensor],
+    tensors: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    number: int,
+    masks: Mapping[str, Tensor] | None = None,
 ) -> str | None:
-    """The pattern of a wrong gradient that is no constant factor, in words; None where none is seen."""
+    """The pattern of a wrong gradient that is no constant factor, in words; None where none is seen.
+
+    `masks`: regions that have a name, in the shape of the input.
+    """
     x, g = tensors[number], gradients[number]
     if x.dim() == 2 and x.shape[0] == x.shape[1] and x.shape[0] > 1:
         flipped = [gradient.T if i == number else gradient for i, gradient in enumerate(gradients)]
         if _outcome(phi, tensors, flipped, number, None) == "pass":
             return "transposed"
+    for name, mask in (masks or {}).items():
+        inside = _outcome(phi, tensors, gradients, number, mask)
+        outside = _outcome(phi, tensors, gradients, number, ~mask)
+        if (inside, outside) == ("wrong", "pass"):
+            return f"{_what(g[mask])} only where {name}"
+        if (inside, outside) == ("pass", "wrong"):
+            return f"{_what(g[~mask])} everywhere but where {name}"
     for axis in range(x.dim()):
         said = _along(phi, tensors, gradients, number, axis)
         if said is not None:

@@ -1,0 +1,147 @@
+"""Every module alone, operators that torch cannot look into, and one batch learned by heart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from traindoctor.checks.gradient.backward_incorrect import backward_incorrect
+from traindoctor.exams.finite_difference import finite_difference
+from traindoctor.exams.functions_alone import functions_alone
+from traindoctor.exams.layers_alone import layers_alone
+from traindoctor.exams.overfit_batch import overfit_batch
+from traindoctor.exams.tape_gradient import tape_gradient
+from traindoctor.record import make_record
+from traindoctor.replay.names import Names
+from traindoctor.replay.patient import Patient
+from traindoctor.replay.single import tape_step
+
+V, D = 7, 6
+
+
+@torch.library.custom_op("traindoctor_tests::square", mutates_args=())
+def square(x: Tensor, factor: float) -> Tensor:
+    """An operator as an extension registers it; its backward is `factor` times the right one."""
+    return x * x
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0])
+    ctx.factor = inputs[1]
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return ctx.factor * 2 * grad * ctx.saved_tensors[0], None
+
+
+square.register_autograd(_backward, setup_context=_setup)
+
+
+class Squared(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return square(x, self.factor)
+
+
+class Model(nn.Module):
+    """An embedding with padding, attention, normalisation, MLP, and a registered operator in between."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.token = nn.Embedding(V, D, padding_idx=0)
+        self.block = nn.TransformerEncoderLayer(D, 2, 2 * D, 0.1, batch_first=True)
+        self.squared, self.head = Squared(factor), nn.Linear(D, V)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.squared(self.block(self.token(x))))
+
+
+def patient(factor: float) -> Patient:
+    torch.manual_seed(0)
+    model, x = Model(factor), torch.randint(V, (4, 5))
+    tape = tape_step(lambda: F.cross_entropy(model(x).flatten(0, 1), x.flatten()), model)
+    made = Patient(names=Names(model), model=model)
+    made.add_tape(tape)
+    return made
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_the_innermost_module_is_named_first(factor: float) -> None:
+    result = layers_alone(patient(factor))
+    assert result.outcome == "done", result.reason
+    layers = {layer["module"]: layer for layer in result.values["layers"]}
+    # dropout's mask replays, the padding row is left alone, kinks of the ReLU are no errors
+    assert {"token", "block", "block.self_attn", "block.norm1", "squared", "head", "(loss)"} <= set(
+        layers
+    )
+    wrong = [name for name, layer in layers.items() if layer["outcome"] == "wrong"]
+    assert wrong == ([] if factor == 1.0 else ["squared", "(model)"])
+    assert not any(layer["outcome"] == "undecided" for layer in layers.values())
+    if factor != 1.0:
+        assert layers["squared"]["pattern"] == "constant factor 1.5"
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_a_registered_operator_is_tested_from_outside(factor: float) -> None:
+    examined = patient(factor)
+    exams = [tape_gradient(examined), functions_alone(examined)]
+    # Its own backward made the reference too: the replay cannot see the error.
+    assert exams[0].values["difference"] == 0.0
+    assert exams[0].values["opaque"] == ["square"]
+    [alone] = exams[1].values["functions"]
+    assert alone["test"] == "finite differences"
+    outcome = backward_incorrect(make_record({}, exams=exams))
+    if factor == 1.0:
+        assert type(outcome).__name__ == "Clear"
+    else:
+        assert (outcome.where, alone["pattern"]) == ("square", "constant factor 1.5")
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_what_alone_cannot_decide_is_asked_of_the_whole_loss(factor: float) -> None:
+    examined = patient(factor)
+    whole = tape_gradient(examined)
+    alone = {"functions": [{"name": "square", "line": None, "test": "none"}]}
+    exams: dict[str, Any] = {"tape_gradient": whole.values, "functions_alone": alone}
+    asked = backward_incorrect(make_record({}, exams=exams))
+    assert asked.wants == "finite_difference"  # type: ignore[union-attr]
+    exams["finite_difference"] = finite_difference(examined).values
+    outcome = backward_incorrect(make_record({}, exams=exams))
+    assert type(outcome).__name__ == ("Clear" if factor == 1.0 else "Finding")
+
+
+def overfitted(targets: Tensor) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(V, 16), nn.Flatten(), nn.Linear(16 * 3, 2))
+    x = torch.randint(V, (6, 3))
+    x[1] = x[0]
+    made = Patient(names=Names(model), model=model)
+    made.add_tape(tape_step(lambda: F.cross_entropy(model(x), targets), model))
+    return dict(overfit_batch(made).values)
+
+
+def test_one_batch_is_learned_down_to_its_contradictions() -> None:
+    sound = overfitted(torch.tensor([0, 0, 1, 0, 1, 1]))
+    assert (sound["floor"], sound["learned"], sound["stalled"]) == (0.0, True, False)
+    # The first two rows are the same and have different answers: ln 2 each is left.
+    torn = overfitted(torch.tensor([0, 1, 1, 0, 1, 1]))
+    assert torn["floor"] == pytest.approx(2 * 0.693147 / 6, rel=1e-4)
+    assert torn["learned"]
+
+
+def test_a_gradient_that_does_not_flow_stalls() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    x, y = torch.randn(8, 4), torch.randint(3, (8,))
+    made = Patient(names=Names(model), model=model)
+    made.add_tape(tape_step(lambda: F.cross_entropy(model(x) * 1e-4, y), model))
+    values = overfit_batch(made).values
+    assert values["stalled"]
+    assert not values["learned"]
