@@ -27,6 +27,9 @@ WORTH = 0.02
 # A variant that beats every order of the control, but by less than so many times their spread, is repeated in
 # the same other orders: noisy runs (a rate that is too high makes them so) need more than one pair.
 UNSURE = 5.0
+# The first steps tell whether the replay does what the script did; later a run with long steps amplifies the last
+# bit of a number until it is another run.
+MECHANISM = 5
 # Warm-up over half of the steps. Where the run breaks after n steps, at least n and this many more must be at
 # the full rate: a warm-up that only puts the break off cures nothing.
 WARMUP_SHARE = 0.5
@@ -49,7 +52,7 @@ def breaking_plan(patient: Patient) -> Plan:
     snapshot = keeper.breaking
     if snapshot is None or snapshot is keeper.first:
         return first_plan(patient)
-    return plan_in_time(patient, snapshot, FIRST_STEPS, runs=6)
+    return plan_in_time(patient, snapshot, FIRST_STEPS, runs=7)
 
 
 def late_plan(patient: Patient, runs: int = 4) -> Plan:
@@ -114,6 +117,7 @@ def compare(
         "permuted": [trial.values() for trial in permuted],
         "variants": variants,
         "fidelity": plan.fidelity(control),
+        "fidelity_at_first": plan.fidelity(control, steps=MECHANISM),
         "unit": plan.unit,
     }
 
@@ -144,18 +148,19 @@ def warm_up(plan: Plan) -> dict[str, Change]:
 @exam(
     name="experiment_rate_down",
     title="The first steps again with a lower rate, and with a warm-up",
-    cost=4 * (FIRST_STEPS + 6),
-    least=4 * (FIRST_STEPS // 2 + 6),
+    cost=5 * (FIRST_STEPS + 6),
+    least=5 * (FIRST_STEPS // 2 + 6),
 )
 def experiment_rate_down(patient: Patient) -> dict[str, Any]:
     plan = breaking_plan(patient)
     changes = {
         "lr/3": Change(rate=lambda _: 1 / 3),
         "lr/10": Change(rate=lambda _: 0.1),
+        # A rate that is a hundred times too high is too high by ten as well: no sooner does anything help.
+        "lr/100": Change(rate=lambda _: 0.01),
         **warm_up(plan),
     }
-    # A rate that is a hundred times too high is too high by thirty as well: the tenth must be asked too.
-    return compare(plan, changes, seconds=patient.seconds, promising=2)
+    return compare(plan, changes, seconds=patient.seconds, promising=3)
 
 
 def _times(factor: int) -> Change:

@@ -160,13 +160,13 @@ class Plan:
             return [self.control(order) for order in orders]
         return [self.run(change, order) for order in orders]
 
-    def fidelity(self, control: Trial) -> float:
-        """The largest difference between the control's losses and the script's own, in nats.
+    def fidelity(self, control: Trial, steps: int | None = None) -> float:
+        """The largest difference between the control's losses and the script's own, in nats, over the first steps.
 
         Counted up to the first step that had to be left out: from there on the replay is another run.
         """
         worst = 0.0
-        for position, (log, loss) in enumerate(zip(self.train, control.losses)):
+        for position, (log, loss) in enumerate(zip(self.train[:steps], control.losses)):
             if log.step != self.snapshot.step + position:
                 break
             own = log.loss / self.unit
@@ -303,7 +303,8 @@ def clip(
     if kind == "value":
         gradients |= {name: g.clamp(-limit, limit) for name, g in clipped.items()}
         return
-    norm = torch.stack([g.float().norm() for g in clipped.values()]).norm()
+    # By torch's own sum, to the last bit: a run with long steps would drift away from the script's.
+    norm = torch.nn.utils.get_total_norm(clipped.values())
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)
     gradients |= {name: g * factor.to(g.dtype) for name, g in clipped.items()}
 

@@ -90,6 +90,19 @@ def test_a_noisy_run_is_judged_by_repeats_of_control_and_variant() -> None:
     assert isinstance(lr_too_high(record(repeated(mixed, "lr/10", 3.17, 3.02))), Clear)
 
 
+def test_a_hundredth_is_asked_where_a_tenth_is_still_too_high() -> None:
+    stuck = trial(control=3.21, permuted=(3.23, 3.20), lr_3=3.22, lr_10=3.19, lr_100=2.70)
+    found = lr_too_high(record(stuck))
+    assert isinstance(found, Finding)
+    assert "a hundredth of it reaches 2.700" in found.summary
+
+
+def test_a_replay_that_drifts_away_after_the_first_steps_is_a_run_with_long_steps() -> None:
+    values = trial(fidelity=2.0, lr_3=2.93, lr_10=3.10, warmup=3.31)
+    assert isinstance(lr_too_high(record(values)), NotJudged)
+    assert isinstance(lr_too_high(record(values | {"fidelity_at_first": 1e-6})), Finding)
+
+
 def test_a_run_between_the_rungs_is_asked_and_one_on_the_bigram_rung_is_not() -> None:
     def ending(loss: float) -> Record:
         series = {"loss.token": [4.7, 4.0, 3.5, *[loss] * 60], "optim.lr": [0.02] * 63}

@@ -26,6 +26,8 @@ EFFECT_SHARE = 0.05
 WARMUP_SHARE = 0.8
 # A replay that misses the run's own losses by more does not speak about this run.
 FIDELITY = 0.1
+# ... unless it follows the first steps to this: then a run with long steps has magnified the last bit of a number.
+FIDELITY_AT_FIRST = 1e-3
 # A loss above the first one by this factor is no noise of batches: steps are too long, for a while at least.
 SPIKE = 1.3
 # Share of the way from the unigram to the bigram rung from which on nobody asks whether steps are too long (31 of
@@ -52,7 +54,7 @@ class Experiment:
     fidelity: float
     extra: Mapping[str, Any]
     controls: tuple[float, ...] = ()
-    """The control in every order of batches."""
+    """The control in every order of batches in which it did not blow up."""
     repeats: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Variants that were repeated in the same orders, the first one included."""
 
@@ -75,7 +77,7 @@ class Experiment:
             control_blown=blown,
             fidelity=v.get("fidelity", 0.0),
             extra=v,
-            controls=(control["loss"], *(p["loss"] for p in permuted)),
+            controls=tuple(c["loss"] for c in (control, *permuted) if not c["blown"]),
             repeats={
                 name: (one["loss"], *(p["loss"] for p in one["permuted"]))
                 for name, one in v["variants"].items()
@@ -85,7 +87,8 @@ class Experiment:
 
     @property
     def faithful(self) -> bool:
-        return self.fidelity <= FIDELITY
+        at_first = self.extra.get("fidelity_at_first", math.inf)
+        return self.fidelity <= FIDELITY or at_first <= FIDELITY_AT_FIRST
 
     @property
     def effect(self) -> float:
@@ -114,8 +117,10 @@ class Experiment:
     def surely_lower(self, name: str) -> bool:
         """Repeated in several orders: lower in each of them, and beyond the spread of groups or of pairs."""
         own, controls = np.array(self.repeats[name]), np.array(self.controls)
+        if len(controls) != len(own) or not np.isfinite(own).all():
+            return False
         gains = controls - own
-        if not np.isfinite(gains).all() or gains.min() <= 0:
+        if gains.min() <= 0:
             return False
         count = len(gains)
         apart = math.sqrt((own.var(ddof=1) + controls.var(ddof=1)) / count)
@@ -127,7 +132,8 @@ class Experiment:
     def leans(self, name: str) -> bool:
         """No worse than the control in its orders of batches, for what one run can say."""
         loss = self.variants.get(name, math.nan)
-        return not self.blown.get(name, True) and bool(loss <= np.mean(self.controls))
+        level = float(np.mean(self.controls)) if self.controls else math.inf
+        return not self.blown.get(name, True) and loss <= level
 
     def gain(self, name: str) -> float:
         """How much the loss fell from the snapshot on."""
@@ -137,7 +143,7 @@ class Experiment:
     @property
     def warmup_cures(self) -> bool:
         """A warm-up to the same rate does about as well as the better of the lower rates."""
-        lower = [name for name in ("lr/3", "lr/10") if name in self.variants]
+        lower = [name for name in ("lr/3", "lr/10", "lr/100") if name in self.variants]
         if not self.wins("warmup") or not lower:
             return False
         own = 0.0 if self.control_blown else self.before - self.control

@@ -5,6 +5,7 @@ from traindoctor.checks.optimizer.base import Experiment, progress
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
+SHARES = {"lr/3": "a third", "lr/10": "a tenth", "lr/100": "a hundredth"}
 
 
 @check(
@@ -18,7 +19,7 @@ def lr_too_high(record: Record) -> Outcome | None:
     """
     ## What it does
     Replays the first steps of the run from its own initial weights and batches, once as it was and once with a
-    third and a tenth of the learning rate, and compares the loss on the batches that come after them. Replays
+    third, a tenth and a hundredth of the learning rate, and compares the loss on the batches that come after them. Replays
     whose batches come in another order give the noise.
     ## Why it matters
     Steps that are too long throw the weights out of the region where the gradient means anything: the loss
@@ -44,24 +45,29 @@ def lr_too_high(record: Record) -> Outcome | None:
         return lr_too_high.not_judged(f"the exam {EXAM} was not possible: {result.reason}")
     if not trial.faithful:
         return lr_too_high.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
-    # Where the run and a third of its rate both blow up, the tenth alone has to learn.
-    third_blows = trial.control_blown and trial.blown.get("lr/3", False)
-    lower_helps = trial.wins("lr/3") or trial.leans("lr/3") or third_blows
-    if not (trial.wins("lr/10") and lower_helps):
+    share = _share_that_learns(trial)
+    if share is None:
         return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")
     if trial.warmup_cures:
         return lr_too_high.clear(f"{EXAM}: with a warm-up the same rate learns as well")
     rate = record["optim.lr"]
-    tenth = third_blows or trial.variants["lr/10"] < trial.variants["lr/3"]
-    share, name = ("a tenth", "lr/10") if tenth else ("a third", "lr/3")
-    reached_loss = trial.variants[name]
+    tried = [name for name in SHARES if name in trial.variants and not trial.blown[name]]
+    best = min(tried, key=lambda name: trial.variants[name])
     return lr_too_high.finding(
-        *([] if third_blows else [trial.evidence("lr/3", "a third of the rate")]),
-        trial.evidence("lr/10", "a tenth of the rate"),
+        *(trial.evidence(name, f"{SHARES[name]} of the rate") for name in {best: 0, share: 0}),
         evidence("learning rate", float(rate.values.max())),
         grade="experiment",
         summary=f"The learning rate ({rate.values.max():.3g}) is too high: from the same start, on the same "
-        f"batches, {share} of it reaches {reached_loss:.3f} where the run "
+        f"batches, {SHARES[best]} of it reaches {trial.variants[best]:.3f} where the run "
         f"{'breaks' if trial.control_blown else f'is at {trial.control:.3f}'}",
         since_step=trial.start,
     )
+
+
+def _share_that_learns(trial: Experiment) -> str | None:
+    """A tenth or a hundredth that wins, the next larger share being no worse than the run, or blown up like it."""
+    for name, larger in (("lr/10", "lr/3"), ("lr/100", "lr/10")):
+        blows = trial.control_blown and trial.blown.get(larger, False)
+        if trial.wins(name) and (blows or trial.wins(larger) or trial.leans(larger)):
+            return name
+    return None
