@@ -22,6 +22,7 @@ interface Props {
   theme: Theme;
   log?: boolean;
   unit?: Unit;
+  axis?: string;
   wide?: boolean;
   /** Write the names of the dashed lines beside them. */
   ladder?: boolean;
@@ -51,7 +52,7 @@ export function Chart(props: Props) {
 
   useLayoutEffect(() => {
     const host = box.current!;
-    const chart = new uPlot(options(shown, log, unit, host, view, latest), table, host);
+    const chart = new uPlot(options(shown, log, unit, props.axis, host, view, latest), table, host);
     plot.current = chart;
     const place = () => {
       const step = view.hover;
@@ -94,7 +95,7 @@ export function Chart(props: Props) {
       </figcaption>
       <div class="plot" ref={box} />
       <p class="about">
-        {about}
+        {props.ladder && !shown.some((line) => line.kind === "aside") ? "" : about}
         {props.clipped && <ClippedShare clipped={props.clipped} />}
       </p>
     </figure>
@@ -127,7 +128,7 @@ function ClippedShare({ clipped }: { clipped: Points }) {
   return <strong> Clipped in view: {number(Math.round(share * 1000) / 10)} % of steps.</strong>;
 }
 
-function options(lines: Drawn[], log: boolean, unit: Unit, host: HTMLElement, view: View, latest: { current: Props }): uPlot.Options {
+function options(lines: Drawn[], log: boolean, unit: Unit, label: string | undefined, host: HTMLElement, view: View, latest: { current: Props }): uPlot.Options {
   const ink = css("--muted");
   const grid = { stroke: css("--grid"), width: 1 };
   const font = `11px ${css("--sans")}`;
@@ -162,10 +163,11 @@ function options(lines: Drawn[], log: boolean, unit: Unit, host: HTMLElement, vi
       },
     },
     axes: [
-      { ...axis, size: 28, space: 70, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? short(t) : "")) },
+      { ...axis, size: 26, space: 70, label: "step", labelSize: 14, labelGap: 0, labelFont: font, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? short(t) : "")) },
       {
         ...axis,
-        size: 62,
+        size: 58,
+        ...(label ? { label, labelSize: 16, labelGap: 0, labelFont: font } : {}),
         values: (_, ticks) => ticks.map((t) => (t === null ? "" : log && !isPower(t) ? "" : amount(t, unit))),
       },
     ],

@@ -191,7 +191,7 @@ function useSeries(source: Source, name: string, rank: number, names: string[], 
   const range = useRange(view);
   const wanted = useRef<{ rank: number; range: Range | null; names: string[] }>({ rank, range, names });
   wanted.current = { rank, range, names };
-  const line = useRef({ busy: false, again: false, alive: true });
+  const line = useRef({ busy: false, again: false, alive: true, begun: false });
   useEffect(() => {
     line.current.alive = true;
     return () => void (line.current.alive = false);
@@ -206,6 +206,13 @@ function useSeries(source: Source, name: string, rank: number, names: string[], 
       if (!asked.names.length) return;
       line.current.busy = true;
       try {
+        if (!line.current.begun) {
+          // A long record takes a while to read: the loss is drawn before the rest of it is asked for.
+          line.current.begun = true;
+          const early = asked.names.filter((series) => series.startsWith("loss."));
+          const found = await source.series(name, asked.rank, early, asked.range, POINTS);
+          if (line.current.alive) setData(found);
+        }
         const found = await source.series(name, asked.rank, asked.names, asked.range, POINTS);
         if (line.current.alive) setData(found);
       } catch {

@@ -26,7 +26,7 @@ export function Verdict({ run, show }: Props) {
   return (
     <section class={`verdict ${verdict.verdict}`} aria-live="polite" id="verdict">
       <p class="kind">{HEADLINE[verdict.verdict] ?? verdict.verdict}</p>
-      <p class="reason">{headline(verdict)}</p>
+      {!saidBelow(verdict, roots) && <p class="reason">{headline(verdict)}</p>}
       {roots.map((cause, i) => (
         <CauseCard key={cause.cause} cause={cause} first={i === 0} show={show} />
       ))}
@@ -42,6 +42,12 @@ export function Verdict({ run, show }: Props) {
       <Rest verdict={verdict} />
     </section>
   );
+}
+
+/** One cause says it all by its own heading. */
+function saidBelow(verdict: VerdictData, roots: Cause[]): boolean {
+  const plain = (text: string) => text.toLowerCase().replace(/\.$/, "");
+  return roots.length > 0 && plain(headline(verdict)) === plain(roots[0].summary ?? "");
 }
 
 function headline(verdict: VerdictData): string {
@@ -94,10 +100,10 @@ function CauseCard({ cause, first, show }: { cause: Cause; first: boolean; show:
               {cause.evidence.map((item, i) => (
                 <tr key={i}>
                   <td>{item.measure}</td>
-                  <td class="n strong">{number(item.value)}</td>
-                  <td class="n">{number(item.expected)}</td>
-                  <td class="n">{number(item.noise)}</td>
-                  <td class="n">{number(item.step)}</td>
+                  <td class="n strong" data-label="value">{number(item.value)}</td>
+                  <td class="n" data-label="expected">{number(item.expected)}</td>
+                  <td class="n" data-label="noise">{number(item.noise)}</td>
+                  <td class="n" data-label="step">{number(item.step)}</td>
                 </tr>
               ))}
             </tbody>

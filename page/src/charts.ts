@@ -16,6 +16,8 @@ export interface ChartSpec {
   lines: Line[];
   log?: boolean;
   unit?: Unit;
+  /** What the vertical axis counts, where its numbers do not say it. */
+  axis?: string;
   wide?: boolean;
   clip?: boolean;
   ladder?: boolean;
@@ -28,6 +30,7 @@ export const CHARTS: ChartSpec[] = [
     about: "Dashed: the entropy ladder, what counting tokens alone would reach on the same targets. A model that stays on a rung has learned no more than that.",
     wide: true,
     ladder: true,
+    axis: "nats",
     lines: [
       { name: "loss.token", label: "per token" },
       { name: "loss.read", label: "read by the script" },
@@ -44,6 +47,7 @@ export const CHARTS: ChartSpec[] = [
     about: "Before and after clipping. Marks at the foot: steps that clipping changed.",
     log: true,
     clip: true,
+    axis: "2-norm",
     lines: [
       { name: "grad.norm", label: "before clipping" },
       { name: "grad.norm_clipped", label: "after" },
@@ -56,12 +60,14 @@ export const CHARTS: ChartSpec[] = [
     title: "Update to weight ratio",
     about: "How far one step moves the weights, relative to their size. Around a thousandth is usual with Adam.",
     log: true,
+    axis: "|update| / |weights|",
     lines: [{ name: "update.ratio", label: "ratio" }],
   },
   {
     id: "rate",
     title: "Learning rate",
     about: "Rate of the first parameter group.",
+    axis: "learning rate",
     lines: [{ name: "optim.lr", label: "rate" }],
   },
   {
@@ -69,6 +75,7 @@ export const CHARTS: ChartSpec[] = [
     title: "Loss scale and skipped steps",
     about: "GradScaler's factor; a skipped step had a non-finite gradient.",
     log: true,
+    axis: "factor",
     lines: [
       { name: "scaler.scale", label: "scale" },
       { name: "scaler.skipped", label: "skipped", kind: "points" },
@@ -79,6 +86,7 @@ export const CHARTS: ChartSpec[] = [
     title: "Weights and updates",
     about: "Global 2-norms.",
     log: true,
+    axis: "2-norm",
     lines: [
       { name: "param.norm", label: "weights" },
       { name: "update.norm", label: "update" },
@@ -88,12 +96,14 @@ export const CHARTS: ChartSpec[] = [
     id: "logits",
     title: "Largest logit",
     about: "Largest absolute value that enters the loss.",
+    axis: "|logit|",
     lines: [{ name: "logits.absmax", label: "largest" }],
   },
   {
     id: "finite",
     title: "Non-finite entries",
     about: "Counts of NaN and infinite entries. Should be empty.",
+    axis: "entries",
     lines: [
       { name: "grad.nonfinite", label: "in gradients" },
       { name: "param.nonfinite", label: "in weights" },
@@ -103,6 +113,7 @@ export const CHARTS: ChartSpec[] = [
     id: "batch",
     title: "Targets that count",
     about: "Valid targets against all targets at the loss.",
+    axis: "targets",
     lines: [
       { name: "target.valid", label: "valid" },
       { name: "target.total", label: "all" },
@@ -137,6 +148,7 @@ export const CHARTS: ChartSpec[] = [
     id: "graphs",
     title: "Autograd graphs alive",
     about: "A graph that stays alive is a leak.",
+    axis: "graphs",
     lines: [
       { name: "graphs.alive", label: "alive" },
       { name: "graphs.old", label: "older than 8 passes" },
