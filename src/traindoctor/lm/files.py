@@ -23,7 +23,7 @@ def writing(what: Path) -> Iterator[None]:
     except OSError as error:
         raise TraindoctorError(
             f"cannot write {what}: {error.strerror or error}; what was saved before is whole: "
-            "free some space or give another folder with --out",
+            "free some space or give another folder",
             slug="cannot-write",
         ) from error
 

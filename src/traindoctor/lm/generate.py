@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ConfigError
+from traindoctor.lm.config import MOST_SEED
 from traindoctor.lm.model import Cache, Transformer
 from traindoctor.lm.tokenizer import Tokenizer
 
@@ -31,7 +33,7 @@ class Sampling:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not 0 <= self.temperature < math.inf:
             raise ConfigError(f"--temperature must be 0 (greedy) or above, not {self.temperature}")
         if self.top_k < 0:
             raise ConfigError(f"--top-k must be 0 (off) or above, not {self.top_k}")
@@ -39,7 +41,9 @@ class Sampling:
             raise ConfigError(f"--top-p must be above 0 and at most 1, not {self.top_p}")
         if not 0 <= self.min_p < 1:
             raise ConfigError(f"--min-p must be at least 0 and below 1, not {self.min_p}")
-        if self.repetition_penalty <= 0:
+        if not 0 <= self.seed <= MOST_SEED:
+            raise ConfigError(f"--seed must be at least 0 and at most {MOST_SEED}, not {self.seed}")
+        if not 0 < self.repetition_penalty < math.inf:
             raise ConfigError(
                 f"--repetition-penalty must be above 0 (1: off), not {self.repetition_penalty}"
             )
