@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from traindoctor.exams.gradient_flow import gradient_flow
 from traindoctor.exams.padding import padding
-from traindoctor.exams.positions import positions
+from traindoctor.exams.positions import permutation, positions
 from traindoctor.exams.printed_loss import printed_loss
 from traindoctor.replay.names import Names
 from traindoctor.replay.patient import Patient
@@ -149,3 +149,12 @@ def test_an_end_of_text_is_no_padding() -> None:
 
     [pair] = padding(taped(loss, model)).values["pairs"]
     assert (pair["token"], pair["counted"]) == (None, 0.0)
+
+
+def test_a_single_pad_at_the_end_of_a_row_stays_in_its_place() -> None:
+    rows = torch.tensor([[5, 6, 7, 0, 0, 0], [8, 9, 5, 6, 7, 0], [9, 8, 7, 6, 5, 3]])
+    order, changed = permutation(rows, 0)
+    assert changed
+    assert order[0, 3:].tolist() == [3, 4, 5]
+    assert order[1, 5] == 5
+    assert sorted(order[2].tolist()) == list(range(6))

@@ -119,11 +119,15 @@ def permutation(index: Tensor, seed: int) -> tuple[Tensor, bool]:
     generator = torch.Generator().manual_seed(seed)
     B, T = index.shape
     order = torch.arange(T).repeat(B, 1)
+    tails = (index == index[:, -1:]).flip(1).int().cumprod(1).sum(1)
+    # The longer tails say which token is the padding; then one of it at the end of a row is padding as well.
+    long = index[tails >= 2, -1]
+    padding = int(long.mode().values) if len(long) else None
     changed = False
     for row in range(B):
-        line = index[row]
-        tail = int((line == line[-1]).flip(0).int().cumprod(0).sum())
-        length = T - tail if tail >= 2 else T
+        tail = int(tails[row])
+        padded = tail >= 2 or int(index[row, -1]) == padding
+        length = T - tail if padded else T
         if length > 2:
             order[row, :length] = torch.randperm(length, generator=generator)
             changed = True

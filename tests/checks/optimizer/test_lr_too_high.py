@@ -103,6 +103,15 @@ def test_a_replay_that_drifts_away_after_the_first_steps_is_a_run_with_long_step
     assert isinstance(lr_too_high(record(values | {"fidelity_at_first": 1e-6})), Finding)
 
 
+def test_a_smaller_gain_is_likely_beside_orders_in_which_the_run_breaks() -> None:
+    values = trial(control=3.21, permuted=(3.23, math.nan), lr_3=3.19, lr_10=3.17, lr_100=3.13)
+    found = lr_too_high(record(values))
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+    steady = trial(control=3.21, permuted=(3.23, 3.22), lr_3=3.19, lr_10=3.17, lr_100=3.13)
+    assert isinstance(lr_too_high(record(steady)), Clear)
+
+
 def test_a_run_between_the_rungs_is_asked_and_one_on_the_bigram_rung_is_not() -> None:
     def ending(loss: float) -> Record:
         series = {"loss.token": [4.7, 4.0, 3.5, *[loss] * 60], "optim.lr": [0.02] * 63}

@@ -125,9 +125,25 @@ class Experiment:
         count = len(gains)
         apart = math.sqrt((own.var(ddof=1) + controls.var(ddof=1)) / count)
         paired = float(gains.std(ddof=1)) / math.sqrt(count)
-        least = min(EFFECT_NATS, EFFECT_SHARE * abs(float(controls.mean())))
         gain = float(gains.mean())
-        return gain >= least and gain >= min(REPEATED_T * apart, PAIRED_T * paired)
+        return gain >= self.least and gain >= min(REPEATED_T * apart, PAIRED_T * paired)
+
+    @property
+    def least(self) -> float:
+        """The smallest difference that matters, where the spread is known otherwise."""
+        level = float(np.mean(self.controls)) if self.controls else self.before
+        return min(EFFECT_NATS, EFFECT_SHARE * abs(level))
+
+    @property
+    def breaks_sometimes(self) -> bool:
+        """The run as it was blows up in one order of its batches and not in another."""
+        return 0 < len(self.controls) < 1 + len(self.extra.get("permuted", ()))
+
+    def below_all(self, name: str) -> bool:
+        """Lower than the control in every order, by what matters: with other evidence beside it."""
+        if not self.controls or self.blown.get(name, True):
+            return False
+        return self.variants[name] <= min(self.controls) - self.least
 
     def leans(self, name: str) -> bool:
         """No worse than the control in its orders of batches, for what one run can say."""

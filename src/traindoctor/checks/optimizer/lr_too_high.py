@@ -46,6 +46,10 @@ def lr_too_high(record: Record) -> Outcome | None:
     if not trial.faithful:
         return lr_too_high.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
     share = _share_that_learns(trial)
+    unstable = trial.breaks_sometimes or (reached is not None and reached.spiked)
+    if share is None and unstable:
+        # The loss jumps above that of the untrained model: beside that a smaller gain is enough to be likely.
+        share = next((name for name in SHARES if trial.below_all(name)), None)
     if share is None:
         return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")
     if trial.warmup_cures:
@@ -56,7 +60,7 @@ def lr_too_high(record: Record) -> Outcome | None:
     return lr_too_high.finding(
         *(trial.evidence(name, f"{SHARES[name]} of the rate") for name in {best: 0, share: 0}),
         evidence("learning rate", float(rate.values.max())),
-        grade="experiment",
+        grade="experiment" if _share_that_learns(trial) else "statistic",
         summary=f"The learning rate ({rate.values.max():.3g}) is too high: from the same start, on the same "
         f"batches, {SHARES[best]} of it reaches {trial.variants[best]:.3f} where the run "
         f"{'breaks' if trial.control_blown else f'is at {trial.control:.3f}'}",
