@@ -210,7 +210,8 @@ def test_linear(dtype, scale, options) -> None:
 @pytest.mark.parametrize("options", [{}, {"reduction": "sum", "z_loss": 1e-3}], ids=str)
 def test_linear_without_room_for_float32_sums(options, monkeypatch) -> None:
     """Half of the classes is summed in the gradient's own memory, the other half is made twice."""
-    N, D, V = 40, 16, 72
+    # on a GPU, room for whole tiles in each half
+    N, D, V, half = (40, 16, 72, 32) if DEVICE == "cpu" else (300, 64, 1000, 512)
     generator = torch.Generator().manual_seed(2)
     hidden = torch.randn(N, D, generator=generator).to(DEVICE).bfloat16()
     weight = torch.randn(V, D, generator=generator).to(DEVICE).bfloat16()
@@ -225,13 +226,12 @@ def test_linear_without_room_for_float32_sums(options, monkeypatch) -> None:
         loss.backward()
         return [x.grad for x in leaves]
 
-    monkeypatch.setattr(fused, "tiles_for", lambda _: fused.Tiles(rows=16, classes=32, width=16))
     with_room = run()
     monkeypatch.setattr(fused, "LARGEST_FLOAT32_GRADIENT", 0)
     without = run()
     assert torch.equal(without[0], with_room[0])
     assert torch.equal(without[2], with_room[2])
-    assert torch.equal(without[1][:32], with_room[1][:32])
+    assert torch.equal(without[1][:half], with_room[1][:half])
     assert relative(without[1], with_room[1]) < 2 * BFLOAT16
 
 

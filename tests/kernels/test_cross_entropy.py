@@ -136,15 +136,6 @@ def test_error_budget(dtype, loss_error, gradient_error) -> None:
     assert relative(gradient, true[1]) <= 1.01 * relative(true[1].to(dtype), true[1]) + 1e-7
 
 
-def test_float32_loss_of_a_row_is_within_two_units_in_the_last_place() -> None:
-    logits, targets = make(256, 5000)
-    losses = cross_entropy(logits.float(), targets, reduction="none")
-    true = cross_entropy(logits.float().double(), targets, reduction="none")
-    rounded = true.float()
-    unit = torch.nextafter(rounded, torch.tensor(torch.inf)) - rounded
-    assert ((losses.double() - true).abs() <= 2 * unit).all()
-
-
 @pytest.mark.parametrize("nats", [10, 17, 25, 40])
 def test_sure_rows_keep_loss_and_gradient(nats: int) -> None:
     logits, targets = make(8, 5000)

@@ -9,6 +9,7 @@ gradient whole. That costs a sixth more arithmetic (7 products of N x D x V / 2 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from typing import Protocol, final
 
 import torch
@@ -82,10 +83,10 @@ class HalfInPlace:
         if self._first:
             return self._gradient.zero_()
         self._round()
-        most = max(1, room // N // self._tile) * self._tile
-        num_panels = -(-(columns - self._half) // most)
-        tiles = -(-(columns - self._half) // (num_panels * self._tile))
-        step = tiles * self._tile
+        rest = columns - self._half
+        # Few and wide panels; one percent more room is better than one panel more.
+        num_panels = max(1, ceil(rest * N / (1.01 * room)))
+        step = ceil(rest / num_panels / self._tile) * self._tile
         panel = torch.empty(N * step, dtype=torch.bfloat16, device=hidden.device)
         for start in range(self._half, columns, step):
             width = min(step, columns - start)
