@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -221,6 +222,41 @@ def test_terms_printed_one_by_one_make_up_the_loss(model, data) -> None:
     found = perform(printed_loss, patient)
     assert found["best_single"] < 0.99
     assert found["cosine"] > 0.9999
+
+
+def test_the_loss_of_the_last_micro_batch_is_held_against_that_micro_batch(model) -> None:
+    def micro() -> Callable[[], Tensor]:
+        x, y = torch.randn(N, D), torch.randint(C, (N,))
+        return lambda: F.cross_entropy(model(x), y) / 4
+
+    patient = patient_of(model, [micro() for _ in range(4)])
+    patient.tape.reads[:] = patient.tape.reads[-1:]
+    assert perform(printed_loss, patient)["cosine"] > 0.9999
+
+
+def test_underflow_in_half_precision_is_no_other_loss(model, data) -> None:
+    x, y = data
+    model.half()
+
+    def faint() -> Tensor:
+        loss = F.cross_entropy(model(x.half()).float(), y)
+        float(loss.detach())
+        return loss * 3e-6
+
+    patient = patient_of(model, faint)
+    given = torch.cat([g.flatten() for g in patient.tape.fresh.values() if g is not None])
+    assert (given.abs() < 6e-5).float().mean() > 0.9  # the fault is there
+    result = printed_loss(patient)
+    assert not result.done
+    assert "half precision" in result.reason
+
+
+def test_a_step_that_is_not_finite_says_nothing_of_the_printed_loss(model, data) -> None:
+    x, y = data
+    broken = patient_of(model, lambda: F.cross_entropy(model(x) * math.inf, y))
+    result = printed_loss(broken)
+    assert not result.done
+    assert "not finite" in result.reason
 
 
 @pytest.mark.parametrize(("divide", "expected"), [(1, 4.0), (4, 1.0)])

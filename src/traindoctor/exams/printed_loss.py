@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Scalars of one step that are looked at; scripts that print more print norms.
 MAX_READS = 12
+# Share of the gradient's entries that half precision cannot hold with all their bits.
+FAINT = 0.5
 # Scripts that print at all print within so many steps; only then is a loss that nobody reads looked at.
 PATIENCE = 20
 
@@ -70,8 +72,10 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     target = flat(given, names, given)
     matrix = torch.stack([flat(gradients, names, given) for _, gradients in columns])
     if any(g.dtype == torch.float16 for g in given.values()):
-        # What underflows to 0 is a matter of the range, not of another loss.
-        matrix = matrix.masked_fill(target == 0, 0.0)
+        # What is lost below the range of half precision is a matter of the range, not of another loss.
+        faint = target.abs() < torch.finfo(torch.float16).tiny
+        if float((faint & (matrix != 0).any(dim=0)).double().mean()) > FAINT:
+            raise NotApplicable("most of the gradient is below the range of half precision")
     cosines = [float(torch.cosine_similarity(target, row, dim=0)) for row in matrix]
     return {
         "step": tape.step,

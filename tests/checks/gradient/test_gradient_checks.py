@@ -151,6 +151,26 @@ def test_norms_that_grow_without_bound() -> None:
     assert found.status == "likely"
 
 
+def test_activations_that_grow_until_a_product_overflows() -> None:
+    def crash(size: float) -> Record:
+        values = {
+            "op": "matmul",
+            "step": 36,
+            "line": "train.py:39",
+            "library_line": None,
+            "module": "blocks.0",
+            "weights_finite": True,
+            "largest_weight": 3.0,
+            "inputs": [{"min": -size, "max": size, "smallest": 1.0}],
+        }
+        return make_record({"grad.norm": [1.0] * 20}, exams={"first_nonfinite": values})
+
+    found = gradients_exploding(crash(1e23))
+    assert isinstance(found, Finding)
+    assert (found.line, found.since_step) == ("train.py:39", 36)
+    assert isinstance(gradients_exploding(crash(40.0)), Clear)
+
+
 def test_spikes_and_slow_growth_are_silent() -> None:
     assert isinstance(
         gradients_exploding(make_record({"grad.norm": [1.0] * 40 + [5e3] + [1.0] * 40})), Clear

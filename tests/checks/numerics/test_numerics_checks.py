@@ -50,6 +50,8 @@ def test_what_had_blown_up_before_is_no_op() -> None:
     )
     assert isinstance(nan_from_op(runaway), Clear)
     assert isinstance(nan_from_op(broke("exp")), Clear)
+    swollen = [{"smallest": 1.0, "min": -1e23, "max": 1e23}]
+    assert isinstance(nan_from_op(broke("matmul", inputs=swollen)), Clear)
     assert isinstance(nan_from_op(make_record({"loss.root": [4.0, 3.0]})), Clear)
 
 

@@ -16,6 +16,8 @@ SCALE_FREE = frozenset(
     "Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Adafactor Lion AdamW8bit Adam8bit Muon".split()
 )
 # Weights at the crash within this factor of those at the start: nothing had blown up before.
+# Activations of healthy models stay below 1e4 (1e5 in some residual streams); a product of two above this overflows.
+SWOLLEN = 1e15
 CALM = 10.0
 # A loss that grows by this factor from one step to the next is on its way to overflow by itself.
 RUNAWAY = 10.0
@@ -45,6 +47,8 @@ def calm(record: Record, crash: Mapping[str, Any]) -> bool:
         return False
     if start and now > CALM * max(start, 1.0):
         return False
+    if swollen(crash) is not None:
+        return False
     series = record.get("loss.root")
     if series is None:
         return True
@@ -53,6 +57,17 @@ def calm(record: Record, crash: Mapping[str, Any]) -> bool:
         return True
     sizes = np.abs(before.values)
     return not bool((sizes[1:] > RUNAWAY * np.maximum(sizes[:-1], 1e-3)).any())
+
+
+def swollen(crash: Mapping[str, Any]) -> float | None:
+    """The size of what enters the op, where that alone explains the overflow: the values had grown before it."""
+    sizes = [
+        max(abs(i[end]) for end in ("min", "max"))
+        for i in crash.get("inputs", ())
+        if i.get("min") is not None and i.get("max") is not None
+    ]
+    largest = max((size for size in sizes if math.isfinite(size)), default=0.0)
+    return largest if largest > SWOLLEN else None
 
 
 def crash_of(record: Record) -> ExamResult | None:
