@@ -87,8 +87,8 @@ class Layer(nn.Module):
         self.attention, self.ffn = Attention(), FeedForward()
 
     def forward(self, x):
-        x = x + 2.0 * self.attention(x)
-        x = x + 2.0 * self.ffn(x)
+        x = x + 1.5 * self.attention(x)
+        x = x + 1.5 * self.ffn(x)
         return x
 
 
@@ -104,7 +104,7 @@ class LlamaLike(nn.Module):
 
     def forward(self, ids):
         x = self.embed(ids)
-        for _ in range(8):
+        for _ in range(6):
             for layer in self.layers:
                 x = layer(x)
         return self.lm_head(self.norm(x))

@@ -1,20 +1,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record
 
-# The loss stands still: the last quarter is within this of the quarter before, relative.
-STILL, STEPS = 0.05, 40
+STEPS = 40
 # Larger models than this are not small for what one machine reads in a short run.
 SMALL = 30_000
-# What a count model of two tokens reaches, a transformer that has room passes.
-ROOM = 0.1
-# The reference has the same batches and the same number of steps.
+# What counts of tokens reach, a transformer that has room passes. Without such counts: a share of the guess.
+ROOM, GOOD = 0.1, 0.3
+# The reference has the same batches and at most as many steps.
 BETTER = 0.1
+# A model with room takes one batch in: of the way from its loss to the least possible it goes this share or more in
+# 80 steps on nothing but that batch (0.4 to 1 in healthy small models, 0.02 to 0.1 with a width of three or four).
+TAKEN_IN = 0.25
 
 
 @check(
@@ -27,14 +31,15 @@ BETTER = 0.1
 def model_too_small(record: Record) -> Outcome | None:
     """
     ## What it does
-    When the loss stands still above what counts of two tokens reach, a plain reference model of a usual size is
-    trained on the run's own batches, and the two are compared.
+    For a small model whose loss stays above what counts of tokens reach: a plain reference model of a usual size is
+    trained on the run's own batches, and the model itself is asked to learn one batch by heart.
     ## Why it matters
     No setting of the optimizer helps a model that cannot hold what the data has.
     ## How to fix
     More width first (at least 64 per head times heads), then more layers.
     ## When it stays silent
-    While the loss falls; where the reference does no better; and whenever another cause explains the plateau.
+    Where the reference does no better, where the model can take in one batch (then it has room, and something else
+    is slow), and whenever another cause explains the loss.
     """
     loss = record["loss.token"].finite()
     if len(loss) < STEPS:
@@ -42,15 +47,8 @@ def model_too_small(record: Record) -> Outcome | None:
     size = parameters(record)
     if size is not None and size > SMALL:
         return model_too_small.clear(f"the model has {size:,} parameters")
-    quarter = len(loss) // 4
-    last, before = (
-        float(np.mean(loss.values[-quarter:])),
-        float(np.mean(loss.values[-2 * quarter : -quarter])),
-    )
-    if before - last > STILL * abs(before):
-        return model_too_small.clear("the loss falls well")
-    rung = record.get("ladder.bigram") or record.get("ladder.unigram")
-    if rung is not None and len(rung) and last < rung.tail(quarter).median() + ROOM:
+    last = float(np.mean(loss.values[-(len(loss) // 4) :]))
+    if reached(record, last):
         return model_too_small.clear("the loss is below what counts of tokens reach")
     result = record.exam("reference_model")
     if result is None:
@@ -65,12 +63,41 @@ def model_too_small(record: Record) -> Outcome | None:
         return model_too_small.clear(
             f"a reference model reaches {values['held_out']:.3g}, the run {last:.3g}"
         )
+    by_heart = record.exam("overfit_batch")
+    if by_heart is None:
+        return model_too_small.not_judged(
+            "the model has not been asked to learn one batch by heart", wants="overfit_batch"
+        )
+    if not by_heart.done:
+        return model_too_small.not_judged(f"one batch could not be learned: {by_heart.reason}")
+    taken = taken_in(by_heart.values)
+    if taken >= TAKEN_IN:
+        return model_too_small.clear(f"the model takes in {taken:.0%} of one batch: it has room")
     return model_too_small.finding(
         evidence("loss of the run", last, values["held_out"], noise=values["noise"]),
+        evidence("share of one batch learned by heart", taken, "0.25 and more"),
         evidence("parameters of the run", values["own_parameters"], values["parameters"]),
         grade="experiment",
         status="likely",
+        summary=f"{values['own_parameters']:,} parameters cannot hold even one batch: a reference with "
+        f"{values['parameters']:,} reaches {values['held_out']:.3g} on the same data, the run {last:.3g}",
     )
+
+
+def reached(record: Record, last: float) -> bool:
+    """The loss is where a model with room would be."""
+    pairs, single = record.get("ladder.bigram"), record.get("ladder.unigram")
+    if pairs is not None and len(pairs.finite()):
+        return last < pairs.finite().tail(10).median() + ROOM
+    if single is not None and len(single.finite()):
+        return last < GOOD * single.finite().tail(10).median()
+    return False
+
+
+def taken_in(values: Mapping[str, Any]) -> float:
+    """How far one batch was learned by heart, of the way there is."""
+    way = values["start"] - values["floor"]
+    return (values["start"] - values["end"]) / way if way > 0 else 1.0
 
 
 def parameters(record: Record) -> int | None:
