@@ -18,8 +18,9 @@ from traindoctor.record import ExamResult, open_record
 
 # Steps that are trained: checks that read a course (rates, norms) ask for twenty points of it.
 STEPS = 24
-# Time for exams, in seconds; with the steps themselves a small model stays under a minute.
+# Time for exams, in seconds, and for the steps: together under a minute, whatever the model.
 SECONDS = 40.0
+TRAINING_SECONDS = 15.0
 # Part of every check-up, though no check of the diagnosis may ask for them.
 ALWAYS = ("finite_difference", "precision_ladder", "overfit_batch")
 # On request: every module alone. It costs several times the rest.
@@ -39,6 +40,8 @@ class Checkup:
     """Exam -> the causes it was made for."""
     exams: tuple[ExamResult, ...]
     unmade: tuple[str, ...] = ()
+    decode: Callable[[list[int]], Any] | None = None
+    """Makes text of tokens, where a tokenizer is known."""
     """Exams that were wanted when the time was up."""
 
 
@@ -161,6 +164,7 @@ def examined(
 def examining(seconds: float, *, layers: bool = False) -> dict[str, Any]:
     """How the doctor spends its seconds: half of them at the first steps, the rest after them."""
     return {
+        "stop_seconds": TRAINING_SECONDS,
         "exam_seconds": seconds / 2,
         "after": seconds / 2,
         "also": (*ALWAYS, *(LAYERS if layers else ())),

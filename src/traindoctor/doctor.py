@@ -37,6 +37,8 @@ MAX_ATTEMPTS = 6
 CHEAP_STEPS = 10.0
 # An exam of more training steps than this repeats the training: an experiment.
 EXPERIMENT_STEPS = 50.0
+# A script that is stopped by the clock has made so many steps: the tapes of the first and of a later one.
+FEWEST_STEPS = 4
 # Exams whose price nobody has told or learned.
 UNKNOWN_SECONDS = 0.5
 
@@ -57,6 +59,7 @@ class Doctor:
         after: float = 30.0,
         stop_when_sick: bool = False,
         stop_after: int | None = None,
+        stop_seconds: float = math.inf,
         exam_seconds: float | None = None,
         also: Sequence[str] = (),
         quiet: bool = False,
@@ -65,6 +68,8 @@ class Doctor:
     ) -> None:
         self.watch = watch
         self.after = after
+        self.stop_seconds = stop_seconds
+        """The script's own seconds after its first step at which it is stopped, though steps are left."""
         self.exam_seconds = exam_seconds
         """Own seconds while the script runs, instead of the budget's share."""
         self.also = also
@@ -89,6 +94,7 @@ class Doctor:
         self._attempts: dict[str, list[int]] = {}
         self._prices: dict[str, float] = {}
         self._began = time.perf_counter()
+        self._first_step: float | None = None
         self._next_look = LOOKS[0]
         self._next_exam = sys.maxsize
         self._open: list[Outcome] = []
@@ -100,7 +106,7 @@ class Doctor:
     def on_step(self, step: int) -> None:
         """A step is complete. Replicas leave the examining to rank 0: they run the same program."""
         completed = step + 1
-        if self.stop_after is not None and completed >= self.stop_after:
+        if self.stop_after is not None and self._enough(completed):
             raise Stopped("traindoctor has seen enough steps")
         if self.watch.rank or completed < min(self._next_look, self._next_exam):
             return
@@ -119,6 +125,14 @@ class Doctor:
             self.spent += time.thread_time() - began
         if self.stop_when_sick and self.confirmed:
             raise Stopped("traindoctor stopped the run: " + ", ".join(self.confirmed))
+
+    def _enough(self, completed: int) -> bool:
+        assert self.stop_after is not None
+        now = time.perf_counter() - self.spent
+        if self._first_step is None:
+            self._first_step = now
+        late = completed >= FEWEST_STEPS and now - self._first_step > self.stop_seconds
+        return late or completed >= self.stop_after
 
     @property
     def allowance(self) -> float:
@@ -315,8 +329,9 @@ class Doctor:
                 self._perform(name, completed, seconds=left)
                 self._look(completed)
             for name in self.also:
-                if name not in self._attempts and deadline > time.perf_counter():
-                    self._perform(name, completed)
+                left = deadline - time.perf_counter()
+                if name not in self._attempts and self._price(name) <= left:
+                    self._perform(name, completed, seconds=left)
             self._look(completed)
             self._note_unmade()
         finally:
@@ -356,6 +371,7 @@ def attend(watch: Watch, settings: Mapping[str, Any]) -> None:
         after=float(settings.get("after", 30.0)),
         stop_when_sick=bool(settings.get("stop_when_sick", False)),
         stop_after=settings.get("stop_after"),
+        stop_seconds=float(settings.get("stop_seconds", math.inf)),
         exam_seconds=settings.get("exam_seconds"),
         also=settings.get("also", ()),
         quiet=bool(settings.get("quiet", False)),

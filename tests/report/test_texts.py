@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from traindoctor.record import ExamResult
-from traindoctor.report import checklist, markdown, terminal
+from traindoctor.report import checklist, first_rows, markdown, terminal
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE.parent / "snapshots"
@@ -81,3 +81,15 @@ def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_home_folder_of_the_user_is_not_told() -> None:
     assert "/home/somebody" not in terminal.report(sample.sick())
     assert "train.py:54" in terminal.report(sample.sick())
+
+
+def test_the_first_sequence_is_shown_as_text_or_numbers() -> None:
+    pair = {"first_inputs": [7, 4, 11], "first_targets": [4, 11, -100]}
+    exams = [ExamResult("shift", 0, "done", {"pairs": [pair]})]
+    letters = first_rows.find_decoder({"decode": lambda ids: "".join(chr(97 + i) for i in ids)})
+    assert first_rows.report(exams, letters) == "first inputs   'hel'\nfirst targets  'el'\n"
+    assert first_rows.report(exams, None).startswith("first inputs   7 4 11\n")
+    # A decoder of the user's that fails costs nothing but the text.
+    assert "7 4 11" in first_rows.report(exams, lambda ids: {}[ids[0]])
+    assert first_rows.report([], letters) == ""
+    assert first_rows.find_decoder({"text": "encode and decode are methods of str, too"}) is None

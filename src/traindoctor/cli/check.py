@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ def command(
 def tell(found: Checkup, json_file: str | None) -> int:
     """Prints table and verdict, writes the JSON, gives the exit status."""
     from traindoctor.cli.diagnose import STATUS
-    from traindoctor.report import checklist, terminal
+    from traindoctor.report import checklist, first_rows, terminal
     from traindoctor.report import json as json_report
 
     if json_file is not None:
@@ -96,6 +97,9 @@ def tell(found: Checkup, json_file: str | None) -> int:
         click.echo(
             checklist.report(found.diagnosis, found.asked, found.exams, found.unmade, width=width)
         )
+        rows = first_rows.report(found.exams, found.decode, width=width)
+        if rows:
+            click.echo(rows)
         terminal.show(found.diagnosis, sys.stdout)
     return STATUS[found.diagnosis.verdict]
 
@@ -111,20 +115,24 @@ def defines_patient(path: Path) -> bool:
 
 def of_patient(path: Path, arguments: tuple[str, ...], seconds: float, layers: bool) -> Checkup:
     from traindoctor.checkup import checkup
+    from traindoctor.report import first_rows
 
     sys.path.insert(0, str(path.resolve().parent))
     sys.argv = [str(path), *arguments]
-    made: Any = runpy.run_path(str(path))["patient"]()
-    names = ("model", "batches", "loss_fn", "optimizer")
+    names = runpy.run_path(str(path))
+    made: Any = names["patient"]()
+    parts = ("model", "batches", "loss_fn", "optimizer")
     if isinstance(made, dict):
-        lacking = [name for name in names if name not in made]
+        lacking = [part for part in parts if part not in made]
         if lacking:
             raise TraindoctorError(f"patient() gave a dict without {', '.join(lacking)}")
-        made = tuple(made[name] for name in names)
-    if not isinstance(made, tuple) or len(made) != len(names):
+        made = tuple(made[part] for part in parts)
+    if not isinstance(made, tuple) or len(made) != len(parts):
         what = type(made).__name__ + (f" of {len(made)}" if isinstance(made, tuple) else "")
-        raise TraindoctorError(f"patient() must give ({', '.join(names)}), it gave {what}")
-    return checkup(*made, seconds=seconds, layers=layers)
+        raise TraindoctorError(f"patient() must give ({', '.join(parts)}), it gave {what}")
+    return replace(
+        checkup(*made, seconds=seconds, layers=layers), decode=first_rows.find_decoder(names)
+    )
 
 
 def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: bool) -> Checkup:
@@ -134,6 +142,7 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: b
 
     from traindoctor.capture import arming, runner
     from traindoctor.checkup import STEPS, examining, judged
+    from traindoctor.report import first_rows
 
     folder = Path(tempfile.mkdtemp(prefix="traindoctor-check-"))
     settings = {
@@ -164,7 +173,8 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: b
         status = runner.run_script(target, arguments, finish)
         if status != 0 and not list(folder.glob("record-*.sqlite")):
             raise TraindoctorError(f"{target} ended with status {status} before its first step")
-        return judged(folder, asked, unmade)
+        decode = first_rows.find_decoder(vars(sys.modules["__main__"]))
+        return replace(judged(folder, asked, unmade), decode=decode)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -178,6 +188,7 @@ def of_trainer(data: tuple[str, ...], extra: list[str], seconds: float, layers: 
     from traindoctor.lm.callbacks import Callbacks
     from traindoctor.lm.loop import train
     from traindoctor.lm.sources import resolve
+    from traindoctor.lm.tokenizer import load_tokenizer
 
     settings = [*(item for path in data for item in ("--data", path)), *extra]
     given = dict(trainer.command.make_context("check", settings).params)
@@ -194,6 +205,6 @@ def of_trainer(data: tuple[str, ...], extra: list[str], seconds: float, layers: 
     with tempfile.TemporaryDirectory(prefix="traindoctor-check-") as folder:
         # The same loss as with a doctor: one whose scores can be seen.
         callbacks = Callbacks(needs_logits=True)
-        return examined(
-            lambda: train(Path(folder) / "run", config, callbacks), seconds=seconds, layers=layers
-        )
+        run = Path(folder) / "run"
+        found = examined(lambda: train(run, config, callbacks), seconds=seconds, layers=layers)
+        return replace(found, decode=load_tokenizer(run / "tokenizer.json").decode)

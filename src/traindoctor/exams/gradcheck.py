@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from traindoctor.errors import TraindoctorError
-from traindoctor.exams.gradcheck_result import GradcheckResult, InputResult, Outcome
 from traindoctor.numerics.finite_difference import DirectionalTest, directional_test, typical_size
+from traindoctor.numerics.gradcheck_result import GradcheckResult, InputResult, Outcome
 from traindoctor.numerics.locate import locate
 from traindoctor.replay.compare import compare
 from traindoctor.replay.ops import replace, tensors_in

@@ -42,8 +42,7 @@ def describe(ends: Ends) -> dict[str, Any]:
         "compared": 0,
         "axis": None,
         "dealt": None,
-        "first_inputs": ends.index.reshape(-1)[:SHOWN].tolist(),
-        "first_targets": loss.targets.reshape(-1)[:SHOWN].tolist(),
+        **first_row(ends),
     }
     if found is not None:
         row |= {
@@ -57,3 +56,19 @@ def describe(ends: Ends) -> dict[str, Any]:
     elif (rows := ends.dealt) is not None:
         row["dealt"] = {"shift": rows.shift, "moved": rows.moved, "compared": rows.compared}
     return row
+
+
+def first_row(ends: Ends) -> dict[str, list[int]]:
+    """The first sequence, for people to read: its tokens, and the targets beside them."""
+    targets = ends.loss.targets.cpu()
+    if ends.layout is None:
+        return {"first_inputs": ends.index.reshape(-1)[:SHOWN].tolist(), "first_targets": []}
+    axis, rows, places = ends.layout
+    tokens = ends.index[0] if axis == 1 else ends.index[:, 0]
+    if not places:
+        beside = targets[:1]
+    else:
+        beside = (
+            targets.reshape(rows, places)[0] if axis == 1 else targets.reshape(places, rows)[:, 0]
+        )
+    return {"first_inputs": tokens[:SHOWN].tolist(), "first_targets": beside[:SHOWN].tolist()}
