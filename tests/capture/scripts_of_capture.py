@@ -80,19 +80,42 @@ for step in range(25):
     + END
 )
 
+# Running statistics and a counter: running the same code twice would show.
 COMPILED = (
     HEAD
     + """
 import sys
-fast = torch.compile(model, backend=sys.argv[1])
+backend, way, rate = sys.argv[1], sys.argv[2], float(sys.argv[3])
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Embedding(20, 16), nn.Linear(16, 32), nn.ReLU(), nn.Dropout(rate))
+        self.norm, self.head, self.calls = nn.BatchNorm1d(10), nn.Linear(32, 20), []
+    def forward(self, x):
+        self.calls.append(len(self.calls))
+        return self.head(self.norm(self.body(x)))
+model = Model()
+def loss_of(x, y):
+    return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+if way == "module":
+    fast = torch.compile(model, backend=backend)
+    loss_of = lambda x, y: F.cross_entropy(fast(x).flatten(0, 1), y.flatten())
+elif way == "method":
+    model.compile(backend=backend)
+elif way == "inside":
+    model.body[1].compile(backend=backend)
+    model.head = torch.compile(model.head, backend=backend)
+else:
+    loss_of = torch.compile(loss_of, backend=backend)
 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 for step in range(12):
     x, y = batch()
-    loss = F.cross_entropy(fast(x).flatten(0, 1), y.flatten())
+    loss = loss_of(x, y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
     print(step, loss.item())
 from torch._dynamo.utils import counters
 print("graphs", counters["stats"]["unique_graphs"], "breaks", len(counters["graph_break"]))
+print("calls", len(model.calls), model.norm.num_batches_tracked, model.norm.running_var.sum().item())
 """
     + END
 )

@@ -10,21 +10,25 @@ import pytest
 import scripts_of_capture as scripts
 from scripts_of_capture import run_python, watched
 
-from traindoctor.record import open_record
+from traindoctor.record import Record, open_record
 
 # name -> (script, its arguments, optimizer steps that must be recorded)
 CASES = {
     "plain": (scripts.PLAIN, (), 30),
     "accumulation": (scripts.ACCUMULATION, (), 25),
     "autocast": (scripts.AUTOCAST, (), 24),
-    "compiled-aot": (scripts.COMPILED, ("aot_eager",), 12),
+    "compiled-module": (scripts.COMPILED, ("aot_eager", "module", "0.2"), 12),
+    "compiled-function": (scripts.COMPILED, ("aot_eager", "function", "0.2"), 12),
 }
 SLOW = {
     "closure": (scripts.CLOSURE, (), 6),
     "two-optimizers": (scripts.TWO_OPTIMIZERS, (), 24),
     "dataloader": (scripts.DATALOADER, (), 16),
     "own-optimizer": (scripts.OWN_OPTIMIZER, (), 0),
-    "compiled-inductor": (scripts.COMPILED, ("inductor",), 12),
+    "compiled-method": (scripts.COMPILED, ("aot_eager", "method", "0.2"), 12),
+    "compiled-inside": (scripts.COMPILED, ("aot_eager", "inside", "0.2"), 12),
+    "compiled-inductor": (scripts.COMPILED, ("inductor", "module", "0"), 12),
+    "compiled-inductor-dropout": (scripts.COMPILED, ("inductor", "module", "0.2"), 12),
     "hugging-face": (scripts.HUGGING_FACE, ("out",), 12),
     "lightning": (scripts.LIGHTNING, ("out",), 16),
 }
@@ -50,6 +54,21 @@ def test_same_bits(tmp_path: Path, name: str) -> None:
     assert record.fact("run.steps") == steps
     assert not [note.text for note in record.notes if note.level == "fault"]
     assert len(record["loss.root"]) >= max(1, steps // 2)
+    if name.startswith("compiled"):
+        assert_taped(record, own_random=name == "compiled-inductor-dropout")
+
+
+def assert_taped(record: Record, *, own_random: bool) -> None:
+    """The uncompiled twin of the step is on the tape, and its gradient is the compiled one up to rounding."""
+    exam = record.exam("tape_gradient")
+    assert exam is not None
+    if own_random:
+        assert not exam.done
+        assert "random numbers of its own" in exam.reason
+    else:
+        assert exam.done, exam.reason
+        assert exam.values["difference"] <= 10 * exam.values["noise"]
+        assert exam.values["faithful"] < 1e-5
 
 
 def free_port() -> str:
@@ -75,6 +94,12 @@ def test_same_bits_on_two_ranks(tmp_path: Path, start: str) -> None:
         assert rank.fact("run.steps") == 14
         assert rank.fact("run.ended") == 0
         assert not [note.text for note in rank.notes if note.level == "fault"]
+    # DDP's .grad is the mean over ranks; the tape is compared with what this rank computed.
+    exam = record.exam("tape_gradient")
+    assert exam is not None
+    assert exam.done, exam.reason
+    assert exam.values["world_size"] == 2
+    assert exam.values["difference"] < 1e-5
 
 
 @pytest.mark.slow

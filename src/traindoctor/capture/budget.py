@@ -1,7 +1,9 @@
 """The governor: what traindoctor may cost, and which measurements the next step can pay for.
 
-A token bucket in seconds. Every step earns `budget x step time`; every measurement pays what it really
-cost, debt allowed. Own cost is thread CPU time: on a busy machine wall time counts other programs too.
+An account in seconds. Every step earns `budget x step time`; every measurement pays what it really cost. What
+is forced (the first use of everything, the first tapes) is lent and paid back from a part of later earnings, so
+that in the long run the budget holds and measuring never stops. Own cost is thread CPU time: on a busy machine
+wall time counts other programs too.
 """
 
 from __future__ import annotations
@@ -13,8 +15,12 @@ from statistics import median
 LONG_STEP = 3.0
 # Credit that was not used is kept for costly measurements, but not for ever.
 CAP_STEPS = 40
-# The first steps pay for the first use of everything: the budget of so many seconds is given in advance, once.
-ADVANCE_SECONDS = 50.0
+# The first steps pay for the first use of everything: the budget of so many seconds is lent for them, once.
+ADVANCE_SECONDS = 25.0
+# Part of the earnings that pays debts back: 25 seconds' worth is given back after 50 more.
+REPAID = 0.5
+# The first call of a measurement costs about so many times what later ones cost.
+FIRST_USE = 3.0
 # Medians are taken over these many steps and calls: long enough for noise, short enough to follow a change.
 STEPS_REMEMBERED = 31
 CALLS_REMEMBERED = 15
@@ -28,6 +34,7 @@ class Part:
         self.calls = 0
         self.last_step: int | None = None
         self.costs: deque[float] = deque(maxlen=CALLS_REMEMBERED)
+        self.first = 0.0
 
     def overdue(self, step: int) -> float:
         """1 when its wish is just met; a part that never ran comes first."""
@@ -37,7 +44,7 @@ class Part:
 
     @property
     def price(self) -> float:
-        return median(self.costs) if self.costs else 0.0
+        return median(self.costs) if self.costs else self.first / FIRST_USE
 
 
 class Governor:
@@ -47,6 +54,8 @@ class Governor:
         self.budget = budget
         self.credit = 0.0
         self.advance = budget * ADVANCE_SECONDS
+        """What may still be lent."""
+        self.debt = 0.0
         self.spent = 0.0
         self.earned_time = 0.0
         self.parts: dict[str, Part] = {}
@@ -69,29 +78,28 @@ class Governor:
         ):
             if part.overdue(step) < 1.0:
                 continue
-            if part.calls == 0 or part.price <= left:
+            if part.calls == 0 or 0.0 < left >= part.price:
                 chosen.add(name)
                 left -= part.price
         return chosen
 
     def ran(self, name: str, step: int, seconds: float) -> None:
-        """A part ran in this step. Its first call pays for the kernels' first use: no price to learn from."""
+        """A part ran in this step. Its first call pays for the kernels' first use: a guess at its price."""
         part = self.parts[name]
         part.calls += 1
         part.last_step = step
         if part.calls > 1:
             part.costs.append(seconds)
+        else:
+            part.first = seconds
 
     def pay(self, seconds: float) -> None:
-        """From the advance while it lasts. Debt is bounded: what was forced once must not silence a whole run."""
+        """From what was earned; the rest is lent."""
         self.spent += seconds
-        given = min(self.advance, seconds)
-        self.advance -= given
-        self.credit = max(self.credit - (seconds - given), -self._bound)
-
-    @property
-    def _bound(self) -> float:
-        return CAP_STEPS * self.budget * self.step_seconds if self._steps else float("inf")
+        lent = max(0.0, seconds - self.credit)
+        self.credit -= seconds - lent
+        self.advance = max(0.0, self.advance - lent)
+        self.debt += lent
 
     def end_step(self, seconds: float) -> None:
         """A step of the script took so long, ours not counted."""
@@ -99,7 +107,11 @@ class Governor:
             seconds = min(seconds, LONG_STEP * self.step_seconds)
         self._steps.append(seconds)
         self.earned_time += seconds
-        self.credit = min(self._bound, self.credit + self.budget * seconds)
+        earned = self.budget * seconds
+        repaid = min(self.debt, REPAID * earned)
+        self.debt -= repaid
+        cap = CAP_STEPS * self.budget * self.step_seconds
+        self.credit = min(cap, self.credit + earned - repaid)
 
     @property
     def share(self) -> float:

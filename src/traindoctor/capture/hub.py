@@ -32,6 +32,10 @@ class Hub:
         """Module calls below an outermost one: each costs a little that no clock of ours sees."""
         self.stepping: Any = None
         """The optimizer whose step is running."""
+        self.beside: Callable[..., Any] | None = None
+        """While a step is taped: what runs compiled code (capture/beside.py)."""
+        self.switch_compiler: Callable[[Any], Any] = _no_compiler
+        """torch's own switch: who compiles the frames that run from now on; it gives who did so far."""
         self.first_backward = True
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.scaled_roots: dict[int, tuple[weakref.ref[Any], float]] = {}
@@ -45,8 +49,17 @@ class Hub:
         """Hands an event on. What is done with it reaches no tap again."""
         if self.idle:
             return
-        with silent():
-            self.sink(event)  # type: ignore[misc]
+        # A compiler that is at work on the script's frames must not start on ours.
+        compiler = self.switch_compiler(None)
+        try:
+            with silent():
+                self.sink(event)  # type: ignore[misc]
+        finally:
+            self.switch_compiler(compiler)
+
+
+def _no_compiler(callback: Any) -> None:
+    """Before torch is hooked."""
 
 
 hub = Hub()

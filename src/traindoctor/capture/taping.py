@@ -6,7 +6,9 @@ import time
 
 import torch
 
+from traindoctor.capture.beside import Beside
 from traindoctor.capture.budget import Governor
+from traindoctor.capture.hub import hub
 from traindoctor.errors import ReplayError
 from traindoctor.events import Event, ForwardBegin, StepBegin
 from traindoctor.replay.crash import CrashKeeper
@@ -59,7 +61,7 @@ class Taping:
         if self._recorder is not None:
             self._recorder.on(event)
             if self._recorder.done and self._finished:
-                self._recorder = None
+                self._recorder = hub.beside = None
         if kind is ForwardBegin and event.wants_grad:
             self._seen_module = True
             if not self.recording and event.training and self.wanted(step):
@@ -85,6 +87,7 @@ class Taping:
         self._asked, self._taped_step, self._seconds = False, step, 0.0
         self._recorder, self._finished = StepRecorder(step, self.patient.names), False
         self._recorder.start()
+        hub.beside = Beside(self._recorder)
 
     def _finish(self, step: int) -> None:
         assert self._recorder is not None
@@ -93,7 +96,7 @@ class Taping:
             self.patient.add_tape(self._recorder.finish())
         except ReplayError as reason:
             self.patient.refusals[step] = str(reason)
-            self._recorder = None
+            self._recorder = hub.beside = None
 
     def charge(self, step: int, seconds: float) -> float:
         """What taping this step cost inside the script's own calls, where no clock of ours stands: all that the
@@ -106,20 +109,11 @@ class Taping:
 
     def abandon(self) -> None:
         recorder, self._recorder = self._recorder, None
+        hub.beside = None
         if recorder is not None:
             recorder.close()
 
 
 def untapeable(module: torch.nn.Module) -> str | None:
     """Why a step of this model is not taped."""
-    if compiled(module):
-        return "the model is compiled by torch.compile"
     return SHARDED if sharded(module.parameters()) else None
-
-
-def compiled(module: torch.nn.Module) -> bool:
-    """A tape around a compiled call would make torch compile again at each step: such a step is not taped."""
-    return any(
-        hasattr(child, "_orig_mod") or getattr(child, "_compiled_call_impl", None) is not None
-        for child in module.modules()
-    )

@@ -401,6 +401,11 @@ class Watch:
             began = time.thread_time_ns()
             self._guarded(probe, probe.close_step, step, writer, due=due)
             spent = (time.thread_time_ns() - began) * 1e-9 + self._costs.get(probe.name, 0.0)
+            hidden = getattr(probe, "hidden_seconds", 0.0)
+            if hidden:
+                spent += hidden
+                self._own += int(hidden * 1e9)
+                probe.hidden_seconds = 0.0  # type: ignore[attr-defined]
             if due and governed and probe.name in self.governor.parts:
                 self.governor.ran(probe.name, step, spent)
             else:

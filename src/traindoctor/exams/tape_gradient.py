@@ -45,7 +45,8 @@ def judge(tape: StepTape) -> dict[str, Any]:
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
     faithful = tape.faithful
-    if not faithful <= FAITHFUL:
+    # Compiled code rounds in other places; how far its results lie apart was measured on this step.
+    if not faithful <= max(FAITHFUL, 2 * (tape.compiled or 0.0)):
         raise ReplayError(
             f"the replayed loss is off by {faithful:.1e}: the tape is not the whole step"
         )
@@ -59,7 +60,7 @@ def judge(tape: StepTape) -> dict[str, Any]:
     noise = ROUNDINGS * rounding(tape)
     if difference > SUSPICIOUS:
         noise = max(noise, conditioning(tape, reference))
-    leftover, _ = compare_all(tape.given, tape.fresh)
+    leftover, _ = compare_all(tape.given, tape.added)
     hooked = [name for name, leaf in tape.parameters.items() if leaf.hooked]
     return {
         "step": tape.step,
@@ -80,6 +81,7 @@ def judge(tape: StepTape) -> dict[str, Any]:
             | {op.name for op in tape.ops if is_foreign(op)}
         ),
         "world_size": tape.world_size,
+        "local": True,  # of this rank alone, also where .grad is a mean over ranks
     }
 
 
@@ -98,8 +100,10 @@ def conditioning(tape: StepTape, reference: Mapping[str, torch.Tensor | None]) -
         exact = tape.replay(dtype=torch.float64, gradients=True).gradients()
     except ReplayError:
         return 0.0
-    whole, _ = compare_all(reference, exact)
-    return 2 * whole if math.isfinite(whole) else 0.0
+    whole, parts = compare_all(reference, exact)
+    # The same ops round alike, so only their whole tells; a compiler moves each tensor on its own.
+    moved = whole if tape.compiled is None else max([whole, *(p.difference for p in parts)])
+    return 2 * moved if math.isfinite(moved) else 0.0
 
 
 def common_factor(parts: list[Any]) -> float | None:

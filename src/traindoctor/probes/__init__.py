@@ -26,6 +26,7 @@ PROBES: tuple[str, ...] = (
     "logits:Logits",
     "weights_crc:WeightsCrc",
     "activations:Activations",
+    "attention:Attention",
     "environment:Environment",
     "targets:Targets",
     "batches:Batches",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
+from traindoctor.replay.names import any_compiled
 from traindoctor.replay.quiet import quiet
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Activations:
     names: Names
 
     def __init__(self) -> None:
+        self.hidden_seconds = 0.0
         self._later = Later()
         self._handles: list[Any] = []
         self._rows: dict[str, Tensor] = {}
@@ -56,7 +59,7 @@ class Activations:
 
     def _hook(self, root: torch.nn.Module) -> None:
         modules = [m for m in root.modules() if not isinstance(m, torch.jit.ScriptModule)]
-        if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in modules):
+        if any_compiled(root):
             return
         for module in modules[:MOST_MODULES]:
             if measurable(module):
@@ -69,6 +72,7 @@ class Activations:
 
     def _measure(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         """Runs inside the user's forward pass: whatever happens here must not reach it."""
+        began = time.thread_time()
         try:
             tensor = output[0] if isinstance(output, tuple) and output else output
             name = self.names.of_module(module)
@@ -79,6 +83,7 @@ class Activations:
         except Exception:
             self._rows.clear()
             self._unhook()
+        self.hidden_seconds += time.thread_time() - began
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         self._unhook()

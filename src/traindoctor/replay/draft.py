@@ -38,6 +38,10 @@ class Draft:
     reads: list[Read] = field(default_factory=list)
     segment: int = 0
     """Backward passes so far."""
+    compiled: float | None = None
+    """Some of the step ran compiled: the largest relative difference of its results to the uncompiled ones."""
+    own_random: bool = False
+    """The compiled code drew other random numbers: the tape is the step as it runs uncompiled."""
     complete: bool = False
     """The step's gradients are there: parameters that change now are being updated."""
 

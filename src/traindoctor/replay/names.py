@@ -29,6 +29,15 @@ def unwrap(module: nn.Module) -> nn.Module:
         module = inner
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """By `torch.compile(module)` or `module.compile()`, itself and not what it holds."""
+    return "_orig_mod" in module._modules or vars(module).get("_compiled_call_impl") is not None
+
+
+def any_compiled(root: nn.Module) -> bool:
+    return any(is_compiled(module) for module in root.modules())
+
+
 def local(tensor: Tensor) -> Tensor:
     """This rank's part of a DTensor; any other tensor as it is."""
     to_local = getattr(tensor, "to_local", None)
@@ -92,6 +101,12 @@ class Names:
             name += "'"
         self._taken.add(name)
         self._tensors[id(tensor)] = (weakref.ref(tensor), name, kind)
+
+    def stands_for(self, copy: Tensor, original: Tensor) -> None:
+        """A copy that is put in place of a known tensor for a while has its name."""
+        found = self._entry(original)
+        if found is not None:
+            self._tensors[id(copy)] = (weakref.ref(copy), *found[1:])
 
     def _entry(self, tensor: Tensor) -> tuple[weakref.ref[Tensor], str, str] | None:
         found = self._tensors.get(id(tensor))

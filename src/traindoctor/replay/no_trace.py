@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from traindoctor.replay.modes import autocast_aside, generators_restored
+
+# Attributes that every module has.
+STRUCTURE = frozenset(vars(nn.Module()))
 
 
 @contextmanager
@@ -61,6 +67,38 @@ def modules_restored(model: nn.Module | None) -> Iterator[None]:
     finally:
         for module, training in flags:
             module.training = training
+
+
+@contextmanager
+def attributes_restored(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """What a forward pass notes on its modules: counters, lists of activations, the last auxiliary loss."""
+    kept = [
+        (vars(inner), dict(vars(inner)), [(a, copy(a)) for a in _containers(inner)])
+        for module in modules
+        for inner in module.modules()
+    ]
+    try:
+        yield
+    finally:
+        for attributes, before, containers in kept:
+            for name in attributes.keys() - before.keys():
+                del attributes[name]
+            attributes.update(before)
+            for container, content in containers:
+                container.clear()
+                if isinstance(container, list | deque):
+                    container.extend(content)
+                else:
+                    container.update(content)
+
+
+def _containers(module: nn.Module) -> list[Any]:
+    """The module's own lists, dicts and sets, without those of torch that hold its structure."""
+    return [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, list | dict | set | deque) and name not in STRUCTURE
+    ]
 
 
 @contextmanager

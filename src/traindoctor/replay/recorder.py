@@ -13,12 +13,13 @@ a replay cannot recompute (parameters, data, constants, random states) is copied
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _push_mode
 
 from traindoctor.errors import ReplayError
 from traindoctor.events import (
@@ -33,13 +34,18 @@ from traindoctor.events import (
 from traindoctor.replay import quiet
 from traindoctor.replay.conventions import IGNORED, written_to
 from traindoctor.replay.draft import MAX_BYTES, Draft
+from traindoctor.replay.mode_stack import take_from_stack
 from traindoctor.replay.names import Names, is_trainable_leaf
 from traindoctor.replay.op_writer import OpWriter
 from traindoctor.replay.ops import PARAMETER, Read, Root, op_name, tensors_in
 from traindoctor.replay.running_functions import RunningFunctions
-from traindoctor.replay.step_gradients import StepGradients
+from traindoctor.replay.step_gradients import StepGradients, world_size
 from traindoctor.replay.tape import StepTape
 from traindoctor.replay.tensors import TensorTable
+
+# Compiled code rounds in other places. Larger differences of its results (relative, in norm) are no rounding:
+# bfloat16 chains differ by 1e-2 at most, another dropout mask by 0.1 and more.
+SAME = 0.05
 
 
 class StepRecorder(TorchFunctionMode):
@@ -76,7 +82,7 @@ class StepRecorder(TorchFunctionMode):
             with quiet.quiet(), torch.no_grad():
                 self._on(event)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
 
     def _on(self, event: Event) -> None:
         if isinstance(event, ScalarRead):
@@ -109,7 +115,7 @@ class StepRecorder(TorchFunctionMode):
                 with quiet.quiet(), torch.no_grad():
                     self._tape = self._build()
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
         if self.failure is not None:
             self.close()
             raise ReplayError(self.failure)
@@ -121,11 +127,47 @@ class StepRecorder(TorchFunctionMode):
         self.done = True
         self.functions.clear()
         self.tensors.clear()
+        self.gradients.close()
         # Inside a torch function the mode is off the stack for a moment: the next call of close finds it.
-        if self._entered and _take_from_stack(self):
+        if self._entered and take_from_stack(self):
             self._entered = False
 
-    def _fail(self, error: Exception) -> None:
+    @property
+    def writing(self) -> bool:
+        """Whether torch functions that are called now become part of the tape."""
+        return not (self.done or self._paused or self._in_step or self._tape is not None)
+
+    @property
+    def num_passes(self) -> int:
+        """Backward passes that have begun."""
+        return self.draft.segment + self._paused
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Off the stack of modes for a while: compiled code must not see us."""
+        entered, self._entered = self._entered and take_from_stack(self), False
+        try:
+            yield
+        finally:
+            if entered and not self.done:
+                _push_mode(self)
+                self._entered = True
+
+    def adopt(self, result: Any, twin: Any, *, drew: bool) -> None:
+        """`result` was computed out of sight, `twin` is the same, computed on the tape: the one stands for the other."""
+        with quiet.quiet(), torch.no_grad():
+            difference = self.tensors.adopt(result, twin)
+            if self.draft.compiled is None or not difference <= self.draft.compiled:
+                self.draft.compiled = difference
+            if not difference <= SAME and drew:
+                self.draft.own_random = True
+                self.draft.gap("the compiled code draws random numbers of its own")
+            elif not difference <= SAME:
+                self.draft.gap(
+                    f"the compiled code gives another result than the same code uncompiled ({difference:.1e})"
+                )
+
+    def fail(self, error: Exception) -> None:
         if isinstance(error, ReplayError):
             self.failure = str(error)
         else:
@@ -157,13 +199,13 @@ class StepRecorder(TorchFunctionMode):
                 return func(*args, **kwargs)
             call = self.writer.before(name, args, kwargs)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
         result = func(*args, **kwargs)
         if call is not None:
             try:
                 self.writer.after(call, name, func, result)
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
         return result
 
     def _next_step_begins(self, name: str, args: Any, kwargs: Any) -> bool:
@@ -178,7 +220,7 @@ class StepRecorder(TorchFunctionMode):
             try:
                 self.tensors.storage(gradient, made=True)
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
         return gradient
 
     # -- roots, reads, the tape --------------------------------------------------------------------
@@ -219,32 +261,17 @@ class StepRecorder(TorchFunctionMode):
             gaps=draft.gaps,
             escapes=draft.escapes,
             bytes=draft.bytes,
-            world_size=_world_size(),
+            added=self.gradients.added,
+            world_size=world_size(),
             arrived=self.gradients.arrived,
+            compiled=draft.compiled,
         )
+        if draft.own_random:
+            for root, value in zip(draft.roots, tape.replay().roots):
+                root.value = float(value)
         roots = [root.ref for root in draft.roots if root.ref is not None]
         used = {ref for op in tape.needed(roots) for ref in op.inputs}
         for ref, reason in draft.strangers.items():
             if ref in used:
                 draft.gap(reason)
         return tape
-
-
-def _world_size() -> int:
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return 1
-    return int(distributed.get_world_size())
-
-
-def _take_from_stack(mode: TorchFunctionMode) -> bool:
-    """Leaves the mode stack in whatever order modes were entered: a device context may lie on top."""
-    above, found = [], False
-    while torch._C._len_torch_function_stack() and not found:
-        top = _pop_mode()
-        found = top is mode
-        if not found:
-            above.append(top)
-    for other in reversed(above):
-        _push_mode(other)
-    return found

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from traindoctor.replay.draft import Draft
 from traindoctor.replay.names import is_trainable_leaf, local
+from traindoctor.replay.quiet import quiet
 from traindoctor.replay.tensors import TensorTable
 
 
@@ -20,13 +24,36 @@ class StepGradients:
         self.given: dict[str, Tensor | None] = {}
         """After the last backward pass."""
         self._before: dict[str, Tensor | None] | None = None
+        self._own: dict[str, Tensor] = {}
+        """Several ranks: what this rank's passes computed, before the gradients of all ranks are joined."""
+        self._hooks: list[RemovableHandle] = []
 
     def backward_begins(self) -> None:
         if self._before is None:
             self._before = self._copies()
+        if world_size() > 1 and not self._hooks:
+            self._listen()
 
     def backward_ended(self) -> None:
+        self.close()
         self.given = self._copies()
+
+    def _listen(self) -> None:
+        """DistributedDataParallel averages as soon as a gradient is accumulated: hooks of the parameter come before."""
+        for name, parameter in self._trainable().items():
+            self._hooks.append(parameter.register_hook(partial(self._add_own, name)))
+
+    def close(self) -> None:
+        """No hook stays on a parameter."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _add_own(self, name: str, gradient: Tensor) -> None:
+        with quiet(), torch.no_grad():
+            gradient = local(gradient).detach()
+            dense = gradient.to_dense() if gradient.is_sparse else gradient
+            old = self._own.get(name)
+            self._own[name] = dense.clone() if old is None else old.add_(dense)
 
     def add_results(
         self, inputs: Sequence[Tensor] | None, results: Sequence[Tensor | None]
@@ -41,7 +68,12 @@ class StepGradients:
 
     @property
     def fresh(self) -> dict[str, Tensor | None]:
-        """What this step's backward passes added."""
+        """What this step's backward passes computed: on one rank, what they added to .grad."""
+        return dict.fromkeys(self.given) | self._own if self._own else self.added
+
+    @property
+    def added(self) -> dict[str, Tensor | None]:
+        """.grad after the step's backward passes, less what was there before."""
         made: dict[str, Tensor | None] = {}
         before = self._before or {}
         for name, gradient in self.given.items():
@@ -93,3 +125,10 @@ class StepGradients:
                 dense = gradient.to_dense() if gradient.is_sparse else gradient
                 made[name] = self.draft.copy(dense)
         return made
+
+
+def world_size() -> int:
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())

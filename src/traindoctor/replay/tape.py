@@ -34,6 +34,9 @@ class StepTape:
     roots: list[Root]
     given: dict[str, Tensor | None]
     fresh: dict[str, Tensor | None]
+    """What this rank's backward passes computed, before any other rank's is joined to it."""
+    added: dict[str, Tensor | None]
+    """What they left in .grad, less what was there before: with several ranks, a mean over them."""
     reads: list[Read] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
     """Why the tape may not be the whole step."""
@@ -43,6 +46,9 @@ class StepTape:
     world_size: int = 1
     arrived: tuple[float, float] | None = None
     """Factor and cosine of .grad at the optimizer's step against the last backward pass: unscaling, clipping."""
+
+    compiled: float | None = None
+    """Compiled code ran in the step, and the tape has it uncompiled: the largest relative difference of results."""
 
     @cached_property
     def loss_sites(self) -> list[LossSite]:

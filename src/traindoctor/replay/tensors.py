@@ -23,6 +23,7 @@ from traindoctor.replay.ops import (
     Ref,
     nbytes,
     refs_in,
+    tensors_in,
 )
 from traindoctor.replay.running_functions import RunningFunctions, mark_output
 
@@ -142,6 +143,30 @@ class TensorTable:
             return known
         return self._new_ref(tensor, self.storage(tensor, made=True, hangs_on=hangs_on), function)
 
+    def adopt(self, result: Any, twin: Any) -> float:
+        """The tensors of `result` get the Refs of those of `twin`, one by one. Their largest relative difference."""
+        theirs, ours = list(tensors_in(result)), list(tensors_in(twin))
+        if [(t.shape, t.dtype) for t in theirs] != [(t.shape, t.dtype) for t in ours]:
+            raise ReplayError("compiled code gives other tensors than the same code uncompiled")
+        largest = 0.0
+        for real, copy in zip(theirs, ours):
+            if real is copy or self._lookup(real) is not None:
+                continue
+            ref = self.ref(copy, None)
+            storage = self.storage(real, made=True, hangs_on=self.storage(copy).hangs_on)
+            if local(real).stride() != local(copy).stride():
+                anchor, ref = ref, self._new_ref(real, storage, None)
+                self.draft.append(_same_layout(anchor, ref, local(real), storage.hangs_on))
+            else:
+                storage.number = self.storage(copy).number
+                storage.last = ref
+                self._known[id(real)] = (weakref.ref(real), ref)
+            if torch.is_floating_point(real) and real.numel():
+                a, b = local(real).detach().double(), local(copy).detach().double()
+                scale = float(b.norm())
+                largest = max(largest, float((a - b).norm()) / scale if scale else 0.0)
+        return largest
+
     def _lookup(self, tensor: Tensor) -> Ref | None:
         found = self._known.get(id(tensor))
         return found[1] if found is not None and found[0]() is tensor else None
@@ -236,6 +261,27 @@ class TensorTable:
 def version(tensor: Tensor) -> int:
     """Grows with each write to the tensor."""
     return -1 if tensor.is_inference() else tensor._version
+
+
+def _same_layout(anchor: Ref, ref: Ref, like: Tensor, hangs_on: int) -> Op:
+    """The same values, in the order in memory that views taken of the compiled result rely on."""
+    size, stride = tuple(like.shape), like.stride()
+
+    def laid_out(tensor: Tensor) -> Tensor:
+        made = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
+        return made.copy_(tensor)
+
+    return Op(
+        number=0,
+        name="clone",
+        func=laid_out,
+        args=(anchor,),
+        kwargs={},
+        inputs=(anchor,),
+        outputs=(ref,),
+        hangs_on=hangs_on,
+        synthetic=True,
+    )
 
 
 def _same(tensor: Tensor) -> Tensor:

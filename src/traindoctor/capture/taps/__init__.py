@@ -14,6 +14,7 @@ def install() -> Patches:
     from traindoctor.capture.taps import (
         autograd,
         clip,
+        compiled,
         dataloader,
         loss,
         module,
@@ -23,6 +24,6 @@ def install() -> Patches:
     )
 
     patches = Patches()
-    for tap in (autograd, clip, dataloader, loss, module, optimizer, precision, reads):
+    for tap in (autograd, clip, compiled, dataloader, loss, module, optimizer, precision, reads):
         tap.install(patches)
     return patches

@@ -11,6 +11,7 @@ import torch
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import ForwardBegin, ForwardEnd, GradsCleared
+from traindoctor.replay.names import is_compiled, unwrap
 
 
 def install(patches: Patches) -> None:
@@ -25,6 +26,8 @@ def _call(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         if hub.module_depth:
             hub.inner_calls += 1
+            if hub.beside is not None and is_compiled(self):
+                return _beside(original, self, args, kwargs)
             return original(self, *args, **kwargs)
         if hub.idle or hub.backward_depth or torch._C._is_tracing():
             return original(self, *args, **kwargs)
@@ -33,13 +36,28 @@ def _call(original: Callable[..., Any]) -> Callable[..., Any]:
         begin = time.perf_counter()
         hub.module_depth += 1
         try:
-            output = original(self, *args, **kwargs)
+            if hub.beside is not None and is_compiled(self):
+                output = _beside(original, self, args, kwargs)
+            else:
+                output = original(self, *args, **kwargs)
         finally:
             hub.module_depth -= 1
         hub.emit(ForwardEnd(self, output, wants_grad, time.perf_counter() - begin))
         return output
 
     return __call__
+
+
+def _beside(original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    """A compiled module while a step is taped. Beside it the user's own module is called, without a wrapper:
+    a second call of DistributedDataParallel would prepare a second reduction."""
+    inner = unwrap(module)
+    return hub.beside(  # type: ignore[misc]
+        functools.partial(original, module, *args, **kwargs),
+        functools.partial(inner, *args, **kwargs),
+        (args, kwargs),
+        [inner],
+    )
 
 
 def _trainable(module: torch.nn.Module) -> bool:

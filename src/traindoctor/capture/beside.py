@@ -1,0 +1,167 @@
+"""Compiled code on a tape: it runs as ever, and beside it the uncompiled code runs once for the recorder.
+
+A tape's mode around a compiled call would make torch compile again, and running uncompiled code instead would
+change the last bits. So the recorder steps aside for the compiled call; then the same code runs uncompiled on the
+same inputs from the same random state, on the tape, and is thrown away. What the rest of the step does with the
+compiled results is taped as if it had the uncompiled ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from traindoctor.capture.hub import hub
+from traindoctor.errors import ReplayError
+from traindoctor.replay.modes import random_states, set_random_state
+from traindoctor.replay.no_trace import attributes_restored, random_state_restored
+from traindoctor.replay.ops import tensors_in
+from traindoctor.replay.recorder import StepRecorder
+
+
+class Beside:
+    """`beside(call, uncompiled, arguments, modules)` gives what `call()` gives."""
+
+    def __init__(self, recorder: StepRecorder) -> None:
+        self.recorder = recorder
+        self._running = False
+
+    def __call__(
+        self,
+        call: Callable[[], Any],
+        uncompiled: Callable[[], Any],
+        arguments: Any,
+        modules: Sequence[nn.Module],
+    ) -> Any:
+        if self._running:
+            return (
+                call()
+            )  # inside another one: `module.compile()` compiles a function of the module
+        self._running = True
+        try:
+            if self.recorder.writing and torch.is_grad_enabled():
+                return self._both(call, uncompiled, arguments, modules)
+            with self.recorder.aside():
+                return call()
+        finally:
+            self._running = False
+
+    def _both(
+        self,
+        call: Callable[[], Any],
+        uncompiled: Callable[[], Any],
+        arguments: Any,
+        modules: Sequence[nn.Module],
+    ) -> Any:
+        recorder = self.recorder
+        before = Before(arguments, modules)
+        passes = recorder.num_passes
+        with recorder.aside():
+            result = call()
+        try:
+            if recorder.num_passes != passes:
+                raise ReplayError("compiled code that calls backward itself cannot be run twice")
+            before.refuse_if_written(result)
+            self._run(uncompiled, result, before, modules)
+        except Exception as error:  # the border: what we run beside the script must not reach it
+            recorder.fail(error)
+        return result
+
+    def _run(
+        self,
+        uncompiled: Callable[[], Any],
+        result: Any,
+        before: Before,
+        modules: Sequence[nn.Module],
+    ) -> None:
+        cache = torch.is_autocast_cache_enabled()
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(random_state_restored())
+                stack.enter_context(attributes_restored(modules))
+                stack.enter_context(before.buffers_of_then(self.recorder))
+                stack.enter_context(_no_events())
+                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+                # The graph is never walked: it need not keep the activations alive.
+                stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_drop, _dropped))
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+                torch.set_autocast_cache_enabled(False)
+                for device, state in before.states:
+                    set_random_state(device, state)
+                twin = uncompiled()
+                drew = before.drew()
+                self.recorder.adopt(result, twin, drew=drew)
+        finally:
+            torch.set_autocast_cache_enabled(cache)
+
+
+class Before:
+    """What the uncompiled run must find as the compiled one found it, and what neither may have changed."""
+
+    def __init__(self, arguments: Any, modules: Iterable[nn.Module]) -> None:
+        self.given = list(tensors_in(arguments))
+        self.parameters = [p for module in modules for p in module.parameters()]
+        self.states = random_states([*self.given, *self.parameters[:1]])
+        self.versions = [t._version for t in self._watched]
+        self.buffers = [
+            (inner, name, buffer)
+            for module in modules
+            for inner in module.modules()
+            for name, buffer in inner._buffers.items()
+            if buffer is not None
+        ]
+        self.copies = {id(buffer): buffer.clone() for _, _, buffer in self.buffers}
+
+    @property
+    def _watched(self) -> list[Tensor]:
+        return [t for t in (*self.given, *self.parameters) if not t.is_inference()]
+
+    def refuse_if_written(self, result: Any) -> None:
+        """A step of an optimizer, a running sum: not to be done a second time."""
+        if [t._version for t in self._watched] != self.versions:
+            raise ReplayError("compiled code that writes to its arguments cannot be run twice")
+        if not any(t.requires_grad for t in tensors_in(result)):
+            raise ReplayError("compiled code whose result has no gradient is not run twice")
+
+    def drew(self) -> bool:
+        """Whether random numbers were drawn since these states."""
+        now = random_states([*self.given, *self.parameters[:1]])
+        return any(not torch.equal(a, b) for (_, a), (_, b) in zip(self.states, now))
+
+    @contextlib.contextmanager
+    def buffers_of_then(self, recorder: StepRecorder) -> Iterator[None]:
+        """Copies of what they were. (Running statistics are written without a trace in their version.)"""
+        for inner, name, buffer in self.buffers:
+            copy = self.copies[id(buffer)]
+            recorder.draft.names.stands_for(copy, buffer)
+            inner._buffers[name] = copy
+        try:
+            yield
+        finally:
+            for inner, name, buffer in self.buffers:
+                inner._buffers[name] = buffer
+
+
+@contextlib.contextmanager
+def _no_events() -> Iterator[None]:
+    """Modules and losses called inside are part of one call that has been told already."""
+    hub.module_depth += 1
+    hub.call_depth += 1
+    try:
+        yield
+    finally:
+        hub.module_depth -= 1
+        hub.call_depth -= 1
+
+
+def _drop(tensor: Tensor) -> None:
+    return None
+
+
+def _dropped(nothing: None) -> Tensor:
+    raise AssertionError("the graph of the uncompiled run is never walked")
