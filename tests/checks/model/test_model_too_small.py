@@ -13,7 +13,11 @@ def judge(
     reference: dict[str, Any] | None = None,
     by_heart: float | None = None,
 ) -> Outcome:
-    series = {"loss.token": loss, "ladder.bigram": [rung] * len(loss)}
+    series = {
+        "loss.token": loss,
+        "ladder.unigram": [3.1] * len(loss),
+        "ladder.bigram": [rung] * len(loss),
+    }
     exams = {} if reference is None else {"reference_model": reference}
     if by_heart is not None:
         exams["overfit_batch"] = {"start": 3.0, "end": by_heart, "floor": 0.5}
@@ -41,3 +45,10 @@ def test_silent_when_it_is_good_has_room_or_when_size_is_not_it() -> None:
     assert isinstance(judge(POOR, reference=REFERENCE, by_heart=1.2), Clear)
     assert isinstance(judge(POOR, reference=REFERENCE | {"held_out": 2.95}), Clear)
     assert isinstance(judge(POOR, reference=REFERENCE | {"own_parameters": 90_000}), Clear)
+
+
+def test_counts_of_pairs_that_say_nothing_are_no_measure_of_a_task() -> None:
+    """Symbols drawn at random: counts of two are as poor as counts of one."""
+    asked = judge([3.05] * 100, rung=3.09)
+    assert isinstance(asked, NotJudged)
+    assert isinstance(judge([0.2] * 100, rung=3.09), Clear)
