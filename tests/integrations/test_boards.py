@@ -14,7 +14,7 @@ import traindoctor
 from made_runs import make_run
 from traindoctor.diagnosis import diagnose
 from traindoctor.errors import TraindoctorError
-from traindoctor.integrations.board_beside import BoardBeside
+from traindoctor.integrations.board_beside import BoardBeside, require
 from traindoctor.integrations.boards import Mirror, follow, open_board
 from traindoctor.record import RecordWriter, open_record
 
@@ -191,8 +191,12 @@ def test_a_board_that_fails_is_one_line_and_its_log(tmp_path: Path) -> None:
 
 
 def test_a_board_that_is_not_installed_is_told_before_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(TraindoctorError, match="pip install wandb"):
-        BoardBeside("wandb", tmp_path)
+        require("wandb")
+
+
+def test_a_run_that_recorded_nothing_is_told_so(tmp_path: Path) -> None:
+    assert "nothing was recorded" in BoardBeside("tensorboard", tmp_path).finish()

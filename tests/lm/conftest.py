@@ -42,8 +42,10 @@ def tiny(text_file: Path):
     """`tiny(steps=3)`: the settings of a run that takes a second."""
 
     def make(**changes: object) -> RunConfig:
-        settings = {**TINY, "data": (str(text_file),), **changes}
-        return resolve(given={name: value for name, value in settings.items() if value is not None})
+        settings = dict(TINY)
+        if changes.keys() & {"epochs", "minutes"}:
+            del settings["steps"]
+        return resolve(given={**settings, "data": (str(text_file),), **changes})
 
     return make
 

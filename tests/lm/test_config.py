@@ -103,9 +103,14 @@ def test_stored_settings_are_read_back(
 def test_a_folder_that_is_no_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not a run"):
         load_config(tmp_path / "config.json")
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        load_config(tmp_path / "config.json")
+    for text, words in (
+        ("{bro", "cannot be read"),
+        ("{}", "does not hold"),
+        ("[]", "does not hold"),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(CheckpointError, match=words):
+            load_config(tmp_path / "config.json")
 
 
 def test_resume_may_change_the_length_but_not_the_run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from traindoctor.errors import CheckpointError, TraindoctorError
 from traindoctor.lm import checkpoint, loop
 from traindoctor.lm.callbacks import Callbacks, Plan, Progress, Validation
 from traindoctor.lm.loop import train
+from traindoctor.lm.sources import load_config
 
 
 def weights(run: Path, which: str = "last") -> dict[str, torch.Tensor]:
@@ -97,6 +99,46 @@ def test_a_signal_saves_and_the_run_goes_on_from_there(
     assert column(tmp_path, "step").count("0") == 1
 
 
+def copy_of(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "data/meta.json"])
+def test_a_resumed_run_never_makes_its_tokens_anew(
+    trained: Path, tmp_path: Path, name: str
+) -> None:
+    run = copy_of(trained, tmp_path)
+    (run / name).unlink()
+    with pytest.raises(CheckpointError, match="is gone: put it back"):
+        train(run, load_config(run / "config.json"))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"{bro"])
+def test_damaged_metrics_do_not_stop_a_resumed_run(
+    trained: Path, tmp_path: Path, content: bytes
+) -> None:
+    run = copy_of(trained, tmp_path)
+    (run / "metrics.csv").write_bytes(content)
+    config = load_config(run / "config.json")
+    assert train(run, config.replace(steps=13)).step == 13
+    assert column(run, "step")[0] == "12"
+
+
+def test_damaged_facts_of_the_tokens_are_told(trained: Path, tmp_path: Path) -> None:
+    run = copy_of(trained, tmp_path)
+    (run / "data" / "meta.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="put them back"):
+        train(run, load_config(run / "config.json"))
+
+
+@pytest.mark.parametrize("changes", [{"width": 10**9, "heads": 1}, {"batch": 10**9}])
+def test_a_run_far_beyond_the_memory_is_refused_before_it_is_built(
+    tmp_path: Path, tiny: Any, changes: dict[str, int]
+) -> None:
+    with pytest.raises(TraindoctorError, match="this run needs about"):
+        train(tmp_path, tiny(**changes))
+
+
 def test_accumulated_passes_equal_one_large_batch(tmp_path: Path, tiny: Any) -> None:
     train(tmp_path / "one", tiny(batch=8, steps=4))
     train(tmp_path / "two", tiny(batch=4, accumulation=2, steps=4))
@@ -130,7 +172,7 @@ def test_early_stop(tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_minutes_end_the_run(tmp_path: Path, tiny: Any) -> None:
-    outcome = train(tmp_path, tiny(minutes=0.01, steps=None, sample_tokens=0))
+    outcome = train(tmp_path, tiny(minutes=0.01, sample_tokens=0))
     assert outcome.reason == "finished"
     assert 0.5 < outcome.seconds < 30
 

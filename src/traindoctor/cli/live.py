@@ -7,7 +7,6 @@ now and then.
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 import time
@@ -22,7 +21,6 @@ from traindoctor.cli.bottom_lines import bottom_lines, can_stay
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from traindoctor.integrations.board_beside import BoardBeside
     from traindoctor.record import StoredRecord
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -42,15 +40,6 @@ def open_page(folder: Path, *, quiet: bool = False) -> None:
     if not quiet:
         print(f"traindoctor: the run is shown at {url}", file=sys.stderr)
     open_browser(url)
-
-
-def start_board(name: str | None, folder: Path) -> BoardBeside | None:
-    """`--board`: a process beside the run that tells a board of it; on the first rank alone."""
-    if name is None or os.environ.get("RANK", "0") != "0":
-        return None
-    from traindoctor.integrations.board_beside import BoardBeside
-
-    return BoardBeside(name, folder)
 
 
 def sparkline(numbers: Iterable[float], width: int = 24) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from traindoctor.errors import TraindoctorError
+from traindoctor.integrations.board_beside import BOARDS, place
 
 
 @click.command()
@@ -28,7 +29,7 @@ from traindoctor.errors import TraindoctorError
 )
 @click.option(
     "--board",
-    type=click.Choice(["tensorboard", "wandb", "mlflow"]),
+    type=click.Choice(BOARDS),
     help="Also send the health measures and the verdict to a board.",
 )
 def command(
@@ -63,10 +64,9 @@ def command(
     if board is not None:
         from traindoctor.integrations.boards import Mirror, open_board
 
-        folder = (source if source.is_dir() else source.parent) / "tensorboard"
-        Mirror(record, open_board(board, folder)).finish(diagnosis)
-        where = folder if board == "tensorboard" else board
-        click.echo(f"traindoctor: measures and verdict are in {where}", err=True)
+        folder = source if source.is_dir() else source.parent
+        Mirror(record, open_board(board, folder / "tensorboard")).finish(diagnosis)
+        click.echo(f"traindoctor: measures and verdict are in {place(board, folder)}", err=True)
 
 
 def write_text(text: str, output: Path | None) -> None:

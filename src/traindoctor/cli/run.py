@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traindoctor.integrations.board_beside import BOARDS, BoardBeside, require
+
 if TYPE_CHECKING:
     from traindoctor.diagnosis import Diagnosis
 
@@ -44,7 +46,7 @@ RANKS_SECONDS = 10.0
 @click.option("--ui", is_flag=True, help="Show the run in the browser while it goes.")
 @click.option(
     "--board",
-    type=click.Choice(["tensorboard", "wandb", "mlflow"]),
+    type=click.Choice(BOARDS),
     help="Send the health measures and the verdict to a board as the run goes on.",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing of our own.")
@@ -72,9 +74,11 @@ def command(
     """
     from traindoctor.capture import arming, runner
     from traindoctor.capture.folders import new_folder
-    from traindoctor.cli.live import LiveView, open_page, start_board
+    from traindoctor.cli.live import LiveView, open_page
 
     name = target.rpartition(".")[2] if module else Path(target).stem
+    if board is not None:
+        require(board)
     if not module:
         runner.check_script(target)  # before a folder is made for a run that cannot be
     folder = new_folder(name, out)
@@ -92,7 +96,8 @@ def command(
     }
     if ui:
         open_page(folder, quiet=quiet)
-    board_beside = start_board(board, folder)
+    first_rank = os.environ.get("RANK", "0") == "0"
+    beside = BoardBeside(board, folder) if board is not None and first_rank else None
     arming.export(settings)
     arming.arm(settings)
     view = LiveView(folder, quiet=quiet or os.environ.get("RANK", "0") != "0")
@@ -107,8 +112,8 @@ def command(
                 doctor.attending.finish(status)
         if os.environ.get("RANK", "0") == "0":
             verdicts.append(verdict(folder, json_path, quiet=quiet))
-        if board_beside is not None:
-            told = board_beside.finish()
+        if beside is not None:
+            told = beside.finish()
             if not quiet:
                 print(f"  {told}", file=sys.stderr)
 

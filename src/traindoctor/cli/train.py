@@ -14,6 +14,7 @@ from typing import Any, Literal
 import click
 
 from traindoctor.errors import CheckpointError, ConfigError, TraindoctorError
+from traindoctor.integrations.board_beside import BOARDS, BoardBeside, require
 from traindoctor.lm.config import RunConfig
 from traindoctor.lm.presets import PRESETS
 from traindoctor.lm.sources import later_wins, load_config, read_toml, resolve, resumed, settings
@@ -82,7 +83,7 @@ def setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--ui", is_flag=True, help="Show the run in the browser while it goes.")
 @click.option(
     "--board",
-    type=click.Choice(["tensorboard", "wandb", "mlflow"]),
+    type=click.Choice(BOARDS),
     help="Send the health measures and the verdict to a board as the run goes on.",
 )
 @click.option("--quiet", is_flag=True, help="Print only how it ends.")
@@ -116,24 +117,28 @@ def command(
         config = resolve(preset=preset, file=file, given=given)
         run = choose_folder(out, config)
         refuse_to_overwrite(run, overwrite=overwrite)
-    from traindoctor.cli.live import open_page, start_board
-
-    if ui and os.environ.get("RANK", "0") == "0":
-        open_page(run, quiet=quiet)
+    first_rank = os.environ.get("RANK", "0") == "0"
     if board is not None and not doctor:
         raise ConfigError("--board shows what the doctor measures: leave --no-doctor away")
+    if board is not None:
+        require(board)
+    if ui and first_rank:
+        from traindoctor.cli.live import open_page
+
+        open_page(run, quiet=quiet)
     with contextlib.ExitStack() as stack:
-        begun: Callable[[], None] = lambda: None  # noqa: E731
-        if resume is None and overwrite and run.is_dir() and os.environ.get("RANK", "0") == "0":
-            begun = stack.enter_context(replaced(run))
-        beside = start_board(board, run)
-        try:
-            return train_and_tell(run, config, begun, doctor=doctor, quiet=quiet)
-        finally:
-            if beside is not None:
-                told = beside.finish()
-                if not quiet:
-                    click.echo(told)
+        replaces = resume is None and overwrite and run.is_dir() and first_rank
+        end_old = stack.enter_context(replaced(run)) if replaces else None
+
+        def begun() -> None:
+            """All that could be wrong with the input is not: the old run may go, a board may be told."""
+            if end_old is not None:
+                end_old()
+            if board is not None and first_rank:
+                beside = BoardBeside(board, run)
+                stack.callback(lambda: click.echo(beside.finish(), err=quiet))
+
+        return train_and_tell(run, config, begun, doctor=doctor, quiet=quiet)
 
 
 def train_and_tell(

@@ -23,15 +23,23 @@ EVERY_SECONDS = 5.0
 LAST_SECONDS = 60.0
 
 
+# The child's exit status when there was no record to send.
+NOTHING = 3
+
+
+def require(name: str) -> None:
+    """Says in one sentence that a board's package is missing, before the run begins."""
+    if importlib.util.find_spec(name) is None:
+        raise TraindoctorError(
+            f"--board {name} needs the package {name}, which is not installed: pip install {name}",
+            slug="no-board",
+        )
+
+
 class BoardBeside:
     """Started before the run, `finish()`ed after its verdict."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        if importlib.util.find_spec(name) is None:
-            raise TraindoctorError(
-                f"--board {name} needs the package {name}, which is not installed: pip install {name}",
-                slug="no-board",
-            )
         self.name, self.folder = name, folder
         self.log = folder / "board.log"
         # Without the variables that would make the child record itself.
@@ -56,6 +64,8 @@ class BoardBeside:
             status = self._child.wait(LAST_SECONDS)
         except subprocess.TimeoutExpired:
             return f"{self.name} is still being told; {self.log} has what it says"
+        if status == NOTHING:
+            return f"nothing was recorded that {self.name} could be told"
         if status:
             return f"{self.name} could not be told: {self.log} says why"
         return f"measures and verdict are in {place(self.name, self.folder)}"
@@ -65,8 +75,8 @@ def place(name: str, folder: Path) -> str:
     return str(folder / "tensorboard") if name == "tensorboard" else name
 
 
-def follow_record(name: str, folder: Path, ended: threading.Event) -> None:
-    """Sends what the record in `folder` has and gets, until `ended`; then the verdict."""
+def follow_record(name: str, folder: Path, ended: threading.Event) -> int:
+    """Sends what the record in `folder` has and gets, until `ended`; then the verdict. The exit status."""
     from traindoctor.diagnosis import diagnose
     from traindoctor.integrations.boards import Mirror, open_board
     from traindoctor.record import StoredRecord, open_record, record_path
@@ -82,8 +92,10 @@ def follow_record(name: str, folder: Path, ended: threading.Event) -> None:
                 continue
             mirror = Mirror(record, open_board(name, folder / "tensorboard"))
         mirror.send()
-    if mirror is not None:
-        mirror.finish(diagnose(open_record(folder)))
+    if mirror is None:
+        return NOTHING
+    mirror.finish(diagnose(open_record(folder)))
+    return 0
 
 
 def main() -> None:
@@ -96,7 +108,7 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=wait_for_parent, daemon=True).start()
-    follow_record(name, Path(folder), ended)
+    sys.exit(follow_record(name, Path(folder), ended))
 
 
 if __name__ == "__main__":

@@ -137,7 +137,9 @@ def load_corpus(folder: Path) -> Corpus:
         for part in ("train", "val"):
             file = data / f"{part}.bin"
             if file.stat().st_size != facts[part] * np.dtype(facts["dtype"]).itemsize:
-                raise CheckpointError(f"{file} is not as long as meta.json says: remove {data}")
+                raise CheckpointError(
+                    f"{file} is not as long as meta.json says: put it back from a copy, or start a new run"
+                )
             # An empty file cannot be mapped.
             maps[part] = (
                 np.memmap(file, dtype=facts["dtype"], mode="r")
@@ -145,8 +147,10 @@ def load_corpus(folder: Path) -> Corpus:
                 else np.zeros(0, dtype=facts["dtype"])
             )
         return Corpus(maps["train"], maps["val"], facts)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"the tokens in {data} cannot be read: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"the tokens in {data} cannot be read ({error}): put them back from a copy, or start a new run"
+        ) from error
 
 
 def is_prepared(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from traindoctor.errors import ConfigError, TraindoctorError
+from traindoctor.errors import CheckpointError, ConfigError, TraindoctorError
 from traindoctor.lm import checkpoint, distributed, estimate
 from traindoctor.lm.callbacks import Callbacks, Outcome, Plan, Progress, Validation
 from traindoctor.lm.config import RunConfig
@@ -47,6 +47,12 @@ def train(run: Path, config: RunConfig, callbacks: Callbacks | None = None) -> O
     with distributed.joined(config.train.device) as world:
         if world.main:
             if not is_prepared(run):
+                if checkpoint.checkpoints(run):
+                    # Text that has changed since would make other tokens than the model has learned.
+                    raise CheckpointError(
+                        f"{run} has checkpoints, but its tokenizer.json or data/meta.json is gone: "
+                        "put it back from a copy, or start a new run with --out"
+                    )
                 prepare(
                     config.data,
                     run,
@@ -101,6 +107,8 @@ class Training:
         self.bf16 = self._use_bf16()
         if world.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
+        if estimate.is_impossible(self._peak_bytes(), world.device):
+            raise self._memory_advice()
         torch.manual_seed(config.train.seed)
         self.model = Transformer(config.model, self.tokenizer.vocab_size).to(world.device)
         self.model.fused_loss = self._use_fused_loss()
@@ -358,13 +366,6 @@ class Training:
             )
         if facts["val"] < 2:
             warnings.append("no text is left for validation: the best checkpoint cannot be told")
-        peak = estimate.peak_bytes(
-            config.model,
-            self.tokenizer.vocab_size,
-            self.rows,
-            bf16=self.bf16,
-            shards=self.world.size if config.train.shard else 1,
-        )
         return Plan(
             parameters=parameters,
             vocab_size=self.tokenizer.vocab_size,
@@ -373,12 +374,21 @@ class Training:
             unknown_share=facts["unknown_share"],
             total_steps=self.total_steps,
             expected_first_loss=math.log(self.tokenizer.vocab_size),
-            peak_bytes=peak,
+            peak_bytes=self._peak_bytes(),
             device=str(self.world.device)
             + (f" x {self.world.size}" if self.world.size > 1 else ""),
             precision="bf16 autocast" if self.bf16 else "float32",
             first_step=self.state.step,
             warnings=tuple(w for w in warnings if w),
+        )
+
+    def _peak_bytes(self) -> int:
+        return estimate.peak_bytes(
+            self.config.model,
+            self.tokenizer.vocab_size,
+            self.rows,
+            bf16=self.bf16,
+            shards=self.world.size if self.config.train.shard else 1,
         )
 
     def _memory_advice(self) -> TraindoctorError:

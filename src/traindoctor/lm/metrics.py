@@ -9,6 +9,7 @@ from pathlib import Path
 from traindoctor.lm.files import write_text, writing
 
 COLUMNS = ("step", "tokens", "seconds", "lr", "loss", "grad_norm", "val_loss")
+HEAD = ",".join(COLUMNS) + "\n"
 
 
 class MetricsFile:
@@ -19,7 +20,7 @@ class MetricsFile:
         if first_step and file.exists():
             self._cut(first_step)
         else:
-            write_text(file, ",".join(COLUMNS) + "\n")
+            write_text(file, HEAD)
 
     def add(self, rows: list[dict[str, float | int]]) -> None:
         with writing(self.file), self.file.open("a", encoding="utf-8", newline="") as out:
@@ -30,14 +31,15 @@ class MetricsFile:
 
     def _cut(self, first_step: int) -> None:
         """Drops the rows of steps that will be done again, and a half-written last line."""
-        head, *lines = self.file.read_text(encoding="utf-8").splitlines(keepends=True)
+        text = self.file.read_text(encoding="utf-8", errors="replace")
+        lines = text.splitlines(keepends=True)
         kept = [
             line
             for line in lines
             if line.endswith("\n") and line.split(",")[0].isdecimal()
             if int(line.split(",")[0]) < first_step
         ]
-        write_text(self.file, "".join([head, *kept]))
+        write_text(self.file, "".join([HEAD, *kept]))
 
 
 def _short(value: float | int) -> str:

@@ -131,8 +131,14 @@ def load_config(file: Path) -> RunConfig:
         raise CheckpointError(
             f"{file.parent} is not a run of `traindoctor train`: it has no {file.name}"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read ({error}): put it back from a copy, or start a new run"
+        ) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{file} does not hold the settings of a run: put it back from a copy, or start a new run"
+        ) from error
 
 
 def resumed(stored: RunConfig, given: Mapping[str, Any]) -> RunConfig:
