@@ -72,8 +72,8 @@ def test_a_leak_is_found_before_training(tmp_path: Path) -> None:
     assert said["causes"][0]["cause"] == "causal-mask-leak"
     lines = result.output.splitlines()
     assert lines[0].split() == "exam what was measured value expected noise verdict".split()
-    assert lines[1].startswith("who sees which token  movement of earlier")
-    assert lines[1].endswith("0         1e-06    CONFIRMED: causal-mask-leak")
+    assert lines[1].startswith("who sees which token  ")
+    assert lines[1].split()[-4:] == ["0", "1e-06", "CONFIRMED:", "causal-mask-leak"]
     healthy = next(line for line in lines if line.startswith("gradient by autograd"))
     assert healthy.split()[-1] == "ok"
     assert any(line.startswith("one batch by heart") for line in lines)

@@ -351,6 +351,26 @@ def test_the_ladder_orders_precisions(model, data) -> None:
     assert rungs["float16"]["gradient"] < rungs["bfloat16"]["gradient"] < 0.2
 
 
+def test_the_ladder_tells_where_float16_overflows(model, data) -> None:
+    x, y = data
+
+    def rung(compute: Callable[[], Tensor]) -> dict[str, Any]:
+        return perform(precision_ladder, patient_of(model, compute))["rungs"]["float16"]
+
+    forward = rung(lambda: F.cross_entropy(model(x * 1e6) * 1e-6, y))
+    assert forward["overflow"]["op"] in ("mul", "__mul__", "linear")
+
+    def steep() -> Tensor:
+        """The loss is 0, its gradient by a bias is a sum of 3e4 over the rows."""
+        scores = model(x)
+        return ((scores - scores.detach()) * 3e4).sum()
+
+    backward = rung(steep)
+    assert backward["loss"] == 0.0
+    assert backward["overflow"]["op"] == "backward"
+    assert rung(lambda: F.cross_entropy(model(x), y))["overflow"] is None
+
+
 @pytest.mark.parametrize(("fault", "outcome"), [("none", "pass"), ("tile", "wrong")])
 def test_finite_differences_are_a_second_opinion(model, data, fault, outcome) -> None:
     found = perform(finite_difference, by_function(model, data, fault))

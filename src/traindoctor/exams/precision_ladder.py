@@ -59,9 +59,13 @@ def rung(
 ) -> dict[str, Any]:
     try:
         replay = tape.replay(dtype=dtype, gradients=True)
-        whole, layers = compare_all(replay.gradients(), reference)
+        gradients = replay.gradients()
+        whole, layers = compare_all(gradients, reference)
         value = float(replay.loss.detach())
-        overflow = None if math.isfinite(value) else first_overflow(tape, dtype)
+        if not math.isfinite(value):
+            overflow = first_overflow(tape, dtype)
+        else:
+            overflow = backward_overflow(gradients)
     except ReplayError as reason:
         return {"refused": str(reason)}
     scale = abs(loss) or 1.0
@@ -81,6 +85,14 @@ def worst(layers: list[Any]) -> list[dict[str, Any]]:
         }
         for part in layers[:NUM_LAYERS]
     ]
+
+
+def backward_overflow(gradients: Mapping[str, Tensor | None]) -> dict[str, Any] | None:
+    """The parameter nearest to the loss whose gradient is not finite: the tape meets parameters in forward order."""
+    for parameter, gradient in reversed(gradients.items()):
+        if gradient is not None and not bool(torch.isfinite(gradient).all()):
+            return {"op": "backward", "line": None, "module": parameter}
+    return None
 
 
 def first_overflow(tape: StepTape, dtype: torch.dtype) -> dict[str, Any] | None:

@@ -185,7 +185,7 @@ def precision_ladder(v: Values) -> Measured:
             errors.append(f"{name} overflows in {rung['overflow']['op']}")
         elif rung.get("gradient") is not None:
             errors.append(f"{name} {rung['gradient']:.0e}")
-    return Measured("error of the gradient against float64", ", ".join(errors) or "none", None)
+    return Measured(f"error of the gradient: {', '.join(errors) or 'not known'}", None)
 
 
 def half_gradients(v: Values) -> Measured:

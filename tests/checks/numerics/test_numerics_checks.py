@@ -77,6 +77,11 @@ def test_a_scaler_that_never_finds_its_level() -> None:
     found = fp16_overflow(make_record({"scaler.skipped": start + [1.0, 0.0] * 30}))
     assert isinstance(found, Finding)
     assert isinstance(fp16_overflow(make_record({"scaler.skipped": start + [0.0] * 60})), Clear)
+    place = {"op": "matmul", "line": "train.py:9", "module": "head"}
+    ladder = {"precision_ladder": {"rungs": {"float16": {"overflow": place}}}}
+    placed = fp16_overflow(make_record({"scaler.skipped": start + [1.0, 0.0] * 30}, exams=ladder))
+    assert isinstance(placed, Finding)
+    assert (placed.where, placed.line) == ("head", "train.py:9")
 
 
 def half(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.loss.base import asked, crash_of, not_finite_from, place
-from traindoctor.record import Record
+from traindoctor.record import ExamResult, Record
 
 # GradScaler finds its level within the first steps and then skips one step in a thousand.
 WARM = 20
@@ -50,6 +52,8 @@ def fp16_overflow(record: Record) -> Outcome | None:
         late = skipped.after(int(skipped.steps[WARM]))
         share = float(late.values.mean())
         if share > SKIPPED:
+            # Never waited for: a log without exams shows the skipped steps as well.
+            start = _starts(record.exam("precision_ladder"))
             return fp16_overflow.finding(
                 evidence(
                     "share of steps that the scaler skips",
@@ -59,7 +63,10 @@ def fp16_overflow(record: Record) -> Outcome | None:
                     step=int(late.steps[0]),
                 ),
                 grade="statistic",
-                summary=f"{share:.0%} of the steps are skipped: gradients overflow at every scale",
+                summary=f"{share:.0%} of the steps are skipped: gradients overflow at every scale"
+                + (f"; in float16 it starts in {start['op']}" if start else ""),
+                where=start["module"] or None if start else None,
+                line=start["line"] if start else None,
                 since_step=int(late.steps[0]),
             )
         return fp16_overflow.clear(f"{share:.1%} of the steps skipped by the scaler")
@@ -72,3 +79,11 @@ def fp16_overflow(record: Record) -> Outcome | None:
     if crash is None:
         return fp16_overflow.not_judged("the first non-finite value was not found")
     return fp16_overflow.clear(f"the first non-finite value is {crash.values['dtype']}")
+
+
+def _starts(ladder: ExamResult | None) -> dict[str, Any] | None:
+    """The first op, or the gradient, that leaves float16 when the whole step is computed in it."""
+    if ladder is None or not ladder.done:
+        return None
+    found = ladder.values["rungs"].get("float16", {}).get("overflow")
+    return dict(found) if found else None
