@@ -158,3 +158,30 @@ def test_a_single_pad_at_the_end_of_a_row_stays_in_its_place() -> None:
     assert order[0, 3:].tolist() == [3, 4, 5]
     assert order[1, 5] == 5
     assert sorted(order[2].tolist()) == list(range(6))
+
+
+class Detour(nn.Module):
+    """Embeddings that go through numpy on their way, or are only looked at there."""
+
+    def __init__(self, *, used: bool) -> None:
+        super().__init__()
+        self.used = used
+        self.embed, self.head = nn.Embedding(V, D), nn.Linear(D, V)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        copy = torch.from_numpy(h.detach().numpy() * 1.0)
+        return self.head(copy if self.used else h)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_values_that_leave_torch_inside_of_the_model(used: bool) -> None:
+    model = Detour(used=used)
+    ids = torch.randint(V, (B, T + 1))
+
+    def loss() -> Tensor:
+        return F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+
+    values = gradient_flow(taped(loss, model)).values
+    assert values["left"] == (["embed.weight"] if used else [])
+    assert values["escapes"][0]["function"] == "numpy"

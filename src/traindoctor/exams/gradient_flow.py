@@ -11,7 +11,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ops import PARAMETER, Op, Ref
+from traindoctor.replay.ops import PARAMETER, Escape, Op, Ref
 from traindoctor.replay.runner import CUTS
 from traindoctor.replay.structure import VIEWS, Structure
 
@@ -25,6 +25,8 @@ STEPS_LIKE = frozenset(
     "__ge__ __le__ __eq__ __ne__ long int bool topk multinomial bernoulli tensor".split()
 )
 MAX_NAMES = 12
+# Whole tensors leave torch by these, to be worked on elsewhere.
+ARRAYS = frozenset({"numpy", "tolist", "__array__", "__dlpack__"})
 
 
 @exam(name="gradient_flow", title="Which parameters get a gradient", cost=5)
@@ -60,10 +62,8 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
         "blocked": len(moving),
         "names": moving[:MAX_NAMES],
         "cuts": cuts(tape, moving),
-        "escapes": [
-            {"function": name, "line": line, "module": module}
-            for name, line, module in tape.escapes[:5]
-        ],
+        "left": [] if moving else left_torch(tape, dark)[:MAX_NAMES],
+        "escapes": described(tape.escapes[:5]),
         "share_of_gradient": hidden_share(through, hidden),
         "in_optimizer": bool(meant),
         "missing": missing(patient, tape),
@@ -111,6 +111,24 @@ def fed_on(structure: Structure, op: Op, roots: Sequence[Ref]) -> bool:
     return False
 
 
+def left_torch(tape: StepTape, silent: list[str]) -> list[str]:
+    """Of parameters without gradient: those whose value is taken out of torch inside of the model (`.numpy()`)."""
+    ways = [e for e in tape.escapes if e.function in ARRAYS and e.values and e.module is not None]
+    if not ways or not silent:
+        return []
+    structure = Structure(tape)
+    leaves = {name: tape.parameters[name].ref for name in silent}
+    return [
+        name
+        for name, leaf in leaves.items()
+        if any(structure.hangs(ref, leaf) for way in ways for ref in way.values)
+    ]
+
+
+def described(escapes: Sequence[Escape]) -> list[dict[str, Any]]:
+    return [{"function": e.function, "line": e.line, "module": e.module} for e in escapes]
+
+
 def severed(patient: Patient, tape: StepTape) -> dict[str, Any]:
     """Backward is called on a tensor that was made anew: `torch.tensor(loss.item(), requires_grad=True)`."""
     meant = trained(patient)
@@ -124,10 +142,8 @@ def severed(patient: Patient, tape: StepTape) -> dict[str, Any]:
         "blocked": len(names),
         "names": names[:MAX_NAMES],
         "cuts": [],
-        "escapes": [
-            {"function": name, "line": line, "module": module}
-            for name, line, module in tape.escapes[-5:][::-1]
-        ],
+        "left": [],
+        "escapes": described(tape.escapes[-5:][::-1]),
         "share_of_gradient": 1.0,
         "in_optimizer": bool(meant),
         "missing": [],

@@ -11,7 +11,7 @@ from traindoctor.errors import ReplayError
 from traindoctor.replay import frames
 from traindoctor.replay.modes import autocast_state
 from traindoctor.replay.names import Names, local
-from traindoctor.replay.ops import Geometry, Leaf, Op, Read, Ref, Root, nbytes
+from traindoctor.replay.ops import Escape, Geometry, Leaf, Op, Read, Ref, Root, nbytes
 
 # Copies a tape may hold: parameters, their gradients, data and constants. Above it no tape is made.
 MAX_BYTES = 3 * 2**30
@@ -31,7 +31,7 @@ class Draft:
     constants: dict[Ref, Tensor] = field(default_factory=dict)
     data: list[Ref] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
-    escapes: list[tuple[str, str | None, str | None]] = field(default_factory=list)
+    escapes: list[Escape] = field(default_factory=list)
     strangers: dict[Ref, str] = field(default_factory=dict)
     """Constants with a gradient history that the tape does not know: a gap, if the loss hangs on them."""
     roots: list[Root] = field(default_factory=list)

@@ -13,7 +13,7 @@ from traindoctor.replay.conventions import ESCAPES, SHAPE_ONLY, draws, selected_
 from traindoctor.replay.draft import Draft
 from traindoctor.replay.modes import random_states
 from traindoctor.replay.names import is_trainable_leaf, local
-from traindoctor.replay.ops import PARAMETER, FunctionCall, Op, replace, tensors_in
+from traindoctor.replay.ops import PARAMETER, Escape, FunctionCall, Op, replace, tensors_in
 from traindoctor.replay.running_functions import RunningFunctions
 from traindoctor.replay.tensors import TensorTable, version
 
@@ -136,4 +136,7 @@ class OpWriter:
         module = self.draft.names.of_module(place.module) if place and place.module else None
         if call.function is not None:
             call.function.escapes.append(name)
-        self.draft.escapes.append((name, line, module))
+        values = tuple(
+            self.tensors.ref(tensor, call.function) for tensor in call.tensors if tensor.numel() > 1
+        )
+        self.draft.escapes.append(Escape(name, line, module, values))

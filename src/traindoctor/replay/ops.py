@@ -192,6 +192,17 @@ class Root:
     """The cotangent the script gave; None stands for 1."""
 
 
+@dataclass(frozen=True, slots=True)
+class Escape:
+    """Where a value that hangs on parameters left torch."""
+
+    function: str
+    line: str | None
+    module: str | None
+    values: tuple[Ref, ...] = ()
+    """What left, where it was more than one number."""
+
+
 @dataclass(slots=True)
 class Read:
     """A scalar the script read."""

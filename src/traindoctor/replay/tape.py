@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.replay.ops import FunctionCall, Geometry, Leaf, Op, Read, Ref, Root
+from traindoctor.replay.ops import Escape, FunctionCall, Geometry, Leaf, Op, Read, Ref, Root
 
 if TYPE_CHECKING:
     from traindoctor.replay.execute import Replay
@@ -40,8 +40,7 @@ class StepTape:
     reads: list[Read] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
     """Why the tape may not be the whole step."""
-    escapes: list[tuple[str, str | None, str | None]] = field(default_factory=list)
-    """(function, line, module) where a value that hangs on parameters left torch."""
+    escapes: list[Escape] = field(default_factory=list)
     bytes: int = 0
     world_size: int = 1
     arrived: tuple[float, float] | None = None

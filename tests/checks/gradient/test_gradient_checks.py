@@ -137,6 +137,15 @@ def test_a_cut_is_named_with_its_line() -> None:
     assert isinstance(gradient_not_flowing(flow(0)), Clear)
 
 
+def test_values_that_leave_torch_are_likely_to_be_missed() -> None:
+    values = flow(0).exam("gradient_flow").values
+    escape = {"function": "numpy", "line": "model.py:58", "module": "embed"}
+    left = dict(values) | {"left": ["embed.weight"], "escapes": [escape]}
+    found = gradient_not_flowing(make_record(exams={"gradient_flow": left}))
+    assert isinstance(found, Finding)
+    assert (found.status, found.line) == ("likely", "model.py:58")
+
+
 def test_one_scale_held_fixed_is_only_possible() -> None:
     found = gradient_not_flowing(flow(1, share=0.01))
     assert isinstance(found, Finding)

@@ -36,6 +36,8 @@ def gradient_not_flowing(record: Record) -> Outcome | None:
     assert result is not None
     values = result.values
     blocked, trainable = int(values["blocked"]), max(1, int(values["trainable"]))
+    if not blocked and values.get("left"):
+        return _left_torch(result)
     if not blocked and values.get("partial", 0.0) >= SHARE:
         return _one_path(result)
     if not blocked:
@@ -62,6 +64,27 @@ def gradient_not_flowing(record: Record) -> Outcome | None:
         line=line,
         since_step=0,
         status=None if grave else "possible",
+    )
+
+
+def _left_torch(result: ExamResult) -> Finding:
+    """Whether what comes back into the model hangs on it cannot be followed: likely, not proven."""
+    values = result.values
+    escape = values["escapes"][0]
+    return gradient_not_flowing.finding(
+        evidence(
+            "trainable tensors without gradient whose value leaves torch",
+            len(values["left"]),
+            0,
+            step=result.step,
+        ),
+        evidence("trainable tensors", int(values["trainable"])),
+        grade="statistic",
+        summary=f"{len(values['left'])} trainable tensors get no gradient ({values['left'][0]}, ...): their value "
+        f"leaves torch by {escape['function']} at {escape['line']}",
+        where=values["left"][0],
+        line=escape["line"],
+        since_step=0,
     )
 
 
