@@ -66,5 +66,6 @@ def test_a_script_that_trains_nothing_is_inconclusive(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0
     assert done.stdout == "nothing\n"
+    assert len(done.stderr.splitlines()) == 1
     assert "nothing was trained" in done.stderr
     assert json.loads((tmp_path / "v.json").read_text())["verdict"] == "inconclusive"

@@ -25,6 +25,12 @@ def test_a_csv(tmp_path: Path, delimiter: str) -> None:
     assert record.num_steps == 11
 
 
+def test_an_imported_run_has_ended(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text("loss\n3.0\n2.0\n")
+    assert open_record(import_log(file, tmp_path / "run")).fact("run.ended") == 0
+
+
 def test_a_csv_without_steps_counts_its_rows(tmp_path: Path) -> None:
     file = tmp_path / "metrics.csv"
     file.write_text("loss\n3.0\n2.0\n1.0\n")

@@ -23,5 +23,6 @@ def command(out: str | None, source: Path) -> int:
         raise RecordError(f"there is nothing at {source}: give a log file or a TensorBoard folder")
     record = read_log(source)  # before a folder is made for a log that cannot be read
     folder = import_log(source, new_folder(source.stem, out))
-    click.echo(f"{record.num_steps} steps, {len(record.names)} series: {folder}")
+    steps = "1 step" if record.num_steps == 1 else f"{record.num_steps} steps"
+    click.echo(f"{steps}, {len(record.names)} series: {folder}")
     return 0

@@ -137,12 +137,12 @@ def verdict(folder: Path, json_path: Path | None, *, quiet: bool) -> Diagnosis:
     if json_path is not None:
         json_report.write(diagnosis, json_path)
     if not quiet:
-        terminal.show(diagnosis, sys.stderr)
         if recorded:
+            terminal.show(diagnosis, sys.stderr)
             print(f"  recorded in {folder}", file=sys.stderr)
         else:
             text = "the script called no backward pass and no optimizer step: nothing was trained"
-            print(f"  {text}", file=sys.stderr)
+            print(f"traindoctor: INCONCLUSIVE [0 steps]: {text}", file=sys.stderr)
     return diagnosis
 
 
