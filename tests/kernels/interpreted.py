@@ -207,11 +207,10 @@ def test_linear(dtype, scale, options) -> None:
 
 
 @pytest.mark.usefixtures("small_tiles")
-@pytest.mark.parametrize("options", [{}, {"reduction": "sum", "z_loss": 1e-3}], ids=str)
-def test_linear_without_room_for_float32_sums(options, monkeypatch) -> None:
+def test_linear_without_room_for_float32_sums(monkeypatch) -> None:
     """Half of the classes is summed in the gradient's own memory, the other half is made twice."""
     # on a GPU, room for whole tiles in each half
-    N, D, V, half = (40, 16, 72, 32) if DEVICE == "cpu" else (300, 64, 1000, 512)
+    N, D, V, half = (20, 16, 72, 32) if DEVICE == "cpu" else (300, 64, 1000, 512)
     generator = torch.Generator().manual_seed(2)
     hidden = torch.randn(N, D, generator=generator).to(DEVICE).bfloat16()
     weight = torch.randn(V, D, generator=generator).to(DEVICE).bfloat16()
@@ -222,7 +221,7 @@ def test_linear_without_room_for_float32_sums(options, monkeypatch) -> None:
     def run() -> list[Tensor]:
         leaves = [x.detach().requires_grad_() for x in (hidden, weight, bias)]
         # a negative factor comes through too
-        loss = -linear_cross_entropy(*leaves[:2], targets, leaves[2], impl="triton", **options)
+        loss = -linear_cross_entropy(*leaves[:2], targets, leaves[2], impl="triton", z_loss=1e-3)
         loss.backward()
         return [x.grad for x in leaves]
 

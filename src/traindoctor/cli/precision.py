@@ -116,7 +116,8 @@ def _print(
     console.print(table)
     console.print("\nDoes the way of adding change the loss or the gradient? It ...")
     for c in conclusions:
-        console.print(f"  V = {c.vocabulary:<7} {c.dtype:<9} {c.text}", highlight=False)
+        line = f"  V = {c.vocabulary:<7} {c.dtype:<9} {c.text}"
+        console.print(line, highlight=False, soft_wrap=True)
     if reference is None:
         console.print("  (float64 itself was not checked: pip install mpmath)")
     else:
@@ -179,9 +180,15 @@ def draw(file: Path, measurements: Sequence[Measurement], tests: Sequence[Differ
         here_tests = [t for t in tests if t.dtype == dtype]
         steps = [t.step for t in here_tests]
         axes[-1].loglog(steps, [t.mean_error for t in here_tests], "o-", color=colour, label=dtype)
-        axes[-1].loglog(steps, [t.rounding for t in here_tests], ":", color=colour)
+        rounding = [t.rounding for t in here_tests]
+        axes[-1].loglog(steps, rounding, ":", color=colour, label=f"u |L| / h, {dtype}")
+    curvature = [t.curvature for t in here_tests]
+    floor = min(rounding)
+    shown = [(h, c) for h, c in zip(steps, curvature) if c >= floor]
+    axes[-1].loglog(*zip(*shown), "--", color="grey", label="curvature, h²")
     axes[-1].set(title="finite differences of a right gradient", xlabel="step h")
-    axes[-1].legend()
+    axes[-1].set_ylabel("mean relative error")
+    axes[-1].legend(loc="lower left", fontsize="small")
     figure.tight_layout()
     if file.suffix == ".html":
         import io

@@ -97,8 +97,11 @@ class Rows:
         sizes = (N, V, *row_strides(shape, stride))
         options = (ignore_index, label_smoothing, z_loss)
         smooth, squared = label_smoothing != 0, z_loss != 0
-        switches = (gradient, weights, mean, smooth, squared, dtypes[0] == torch.float32)
         self._small = V <= SMALL and cut is None
+        # The plain exponential's errors average out over a long row of bfloat16, whose gradient needs
+        # no more; they do not over few classes, nor over the many equal logits of a float16 row.
+        accurate = self._small or dtypes[0] != torch.bfloat16
+        switches = (gradient, weights, mean, smooth, squared, accurate)
         rows = max(1, min(64, SMALL_TILE // power_of_2(V))) if self._small else FINISHED_ROWS
         self._programs = -(-N // rows)
         if self._small:
