@@ -20,7 +20,7 @@ from traindoctor.record import ExamResult, open_record
 STEPS = 24
 # Time for exams, in seconds, and for the steps: together under a minute, whatever the model.
 SECONDS = 40.0
-TRAINING_SECONDS = 15.0
+TRAINING_SECONDS = 12.0
 # Part of every check-up, though no check of the diagnosis may ask for them.
 ALWAYS = ("finite_difference", "precision_ladder", "overfit_batch")
 # On request: every module alone. It costs several times the rest.

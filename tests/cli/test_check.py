@@ -15,7 +15,9 @@ from torch import nn
 
 import traindoctor
 from traindoctor.cli import cli
+from traindoctor.cli.check import with_fewer_rows
 from traindoctor.errors import TraindoctorError
+from traindoctor.lm.sources import resolve
 
 MODEL = """
 import torch
@@ -133,6 +135,16 @@ def test_the_trainers_settings_are_examined(tmp_path: Path) -> None:
 def test_wrong_settings_of_the_trainer_are_told(arguments: list[str], message: str) -> None:
     with pytest.raises(TraindoctorError, match=message):
         raise call(*arguments).exception or AssertionError("no error")
+
+
+def test_a_large_model_is_examined_on_fewer_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    large = resolve(
+        preset=None, file=None, given={"layers": 6, "heads": 6, "width": 384, "block": 256}
+    )
+    assert with_fewer_rows(large).train.batch == 4
+    assert "4 rows here instead of 16" in capsys.readouterr().err
+    small = resolve(preset="tiny", file=None, given={})
+    assert with_fewer_rows(small) is small
 
 
 def test_nothing_to_check_is_wrong_use() -> None:
