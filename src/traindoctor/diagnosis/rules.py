@@ -30,7 +30,7 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "batch-not-changing": ("overfitting", "data-not-shuffled", "ranks-see-same-data"),
     "labels-unrelated": ("overfitting", "lr-too-low", *_NOT_LEARNING),
     "padding-in-loss": ("greedy-repetition", "undertrained"),
-    "data-not-shuffled": ("overfitting", "gradients-exploding", *_NOT_LEARNING),
+    "data-not-shuffled": ("overfitting", "gradients-exploding", "lr-too-high", *_NOT_LEARNING),
     "ranks-see-same-data": ("overfitting",),
     # loss
     "loss-gradient-mismatch": ("lr-too-high", "gradient-not-flowing", *_TOO_SHORT),

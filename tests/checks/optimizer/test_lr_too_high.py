@@ -108,6 +108,8 @@ def test_a_smaller_gain_is_likely_beside_orders_in_which_the_run_breaks() -> Non
     found = lr_too_high(record(values))
     assert isinstance(found, Finding)
     assert found.status == "likely"
+    nothing_learned = trial(control=5.1, permuted=(5.2, math.nan), lr_3=5.0, lr_10=4.9, lr_100=4.76)
+    assert isinstance(lr_too_high(record(nothing_learned)), Clear)
     steady = trial(control=3.21, permuted=(3.23, 3.22), lr_3=3.19, lr_10=3.17, lr_100=3.13)
     assert isinstance(lr_too_high(record(steady)), Clear)
 

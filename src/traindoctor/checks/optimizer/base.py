@@ -140,10 +140,10 @@ class Experiment:
         return 0 < len(self.controls) < 1 + len(self.extra.get("permuted", ()))
 
     def below_all(self, name: str) -> bool:
-        """Lower than the control in every order, by what matters: with other evidence beside it."""
+        """Learned, and lower than the control in every order, by what matters: with other evidence beside it."""
         if not self.controls or self.blown.get(name, True):
             return False
-        return self.variants[name] <= min(self.controls) - self.least
+        return self.variants[name] <= min(self.before, *self.controls) - self.least
 
     def leans(self, name: str) -> bool:
         """No worse than the control in its orders of batches, for what one run can say."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.optimizer.base import Experiment, progress
 from traindoctor.record import Record
@@ -63,7 +65,7 @@ def lr_too_high(record: Record) -> Outcome | None:
         grade="experiment" if _share_that_learns(trial) else "statistic",
         summary=f"The learning rate ({rate.values.max():.3g}) is too high: from the same start, on the same "
         f"batches, {SHARES[best]} of it reaches {trial.variants[best]:.3f} where the run "
-        f"{'breaks' if trial.control_blown else f'is at {trial.control:.3f}'}",
+        f"{f'is at {trial.control:.3f}' if math.isfinite(trial.control) else 'breaks'}",
         since_step=trial.start,
     )
 
