@@ -3,7 +3,8 @@
     python benchmarks/overhead.py                      # 4 x 4 x 128 characters, CPU, one thread
     python benchmarks/overhead.py --layers 6 --heads 6 --width 384
     python benchmarks/overhead.py --device cuda --preset gpt2 --compile
-    python benchmarks/overhead.py --peers              # wandb.watch offline, detect_anomaly beside it
+    python benchmarks/overhead.py --peers              # detect_anomaly, wandb.watch offline, trainscope beside it
+                                                       # (pip install wandb trainscope)
 
 On a busy machine the difference of the two arms cannot resolve 2 %: then the share by our own clock (thread
 CPU time around our code) is the figure, and the difference a coarse guard.
@@ -59,37 +60,41 @@ class GPT(nn.Module):
         return self.head(self.norm(h))
 
 
-def training(options: argparse.Namespace) -> Callable[[], None]:
-    """One optimizer step, as a script would write it."""
-    torch.manual_seed(0)
-    device = torch.device(options.device)
-    model = GPT(options.vocab, options.width, options.layers, options.heads, options.length).to(
-        device
-    )
-    called = torch.compile(model) if options.compile else model
-    optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=device.type == "cuda" or None)
-    data = torch.randint(0, options.vocab, (200_000,))
-    count = 0
+class Training:
+    """Calling it makes one optimizer step, as a script would write it."""
 
-    def step() -> None:
-        nonlocal count
-        at = torch.randint(0, len(data) - options.length - 1, (options.batch,))
-        x = torch.stack([data[i : i + options.length] for i in at]).to(device, non_blocking=True)
-        y = torch.stack([data[i + 1 : i + 1 + options.length] for i in at]).to(
-            device, non_blocking=True
+    def __init__(self, options: argparse.Namespace) -> None:
+        torch.manual_seed(0)
+        self.options = options
+        self.device = torch.device(options.device)
+        sizes = (options.vocab, options.width, options.layers, options.heads, options.length)
+        self.model = GPT(*sizes).to(self.device)
+        self.called = torch.compile(self.model) if options.compile else self.model
+        on_gpu = self.device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 3e-4, fused=on_gpu or None)
+        self.data = torch.randint(0, options.vocab, (200_000,))
+        self.count = 0
+        self.between: Callable[[torch.Tensor], object] | None = None
+        """What a peer wants to be called with between the backward pass and the step: the loss."""
+
+    def __call__(self) -> None:
+        length, kind = self.options.length, self.device.type
+        at = torch.randint(0, len(self.data) - length - 1, (self.options.batch,))
+        x = torch.stack([self.data[i : i + length] for i in at]).to(self.device, non_blocking=True)
+        y = torch.stack([self.data[i + 1 : i + 1 + length] for i in at]).to(
+            self.device, non_blocking=True
         )
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = F.cross_entropy(called(x).flatten(0, 1), y.flatten())
-        optimizer.zero_grad()
+        with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+            loss = F.cross_entropy(self.called(x).flatten(0, 1), y.flatten())
+        self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        count += 1
-        if count % 50 == 0:
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        if self.between is not None:
+            self.between(loss)
+        self.optimizer.step()
+        self.count += 1
+        if self.count % 50 == 0:
             loss.item()
-
-    step.model = model  # type: ignore[attr-defined]
-    return step
 
 
 @contextmanager
@@ -112,7 +117,7 @@ def clock(device: str) -> float:
 def main() -> None:
     options = arguments()
     torch.set_num_threads(options.threads)
-    step = training(options)
+    step = Training(options)
     folder = Path(tempfile.mkdtemp())
     watch = Watch(folder, budget=options.budget / 100)
     watch.attach()
@@ -156,35 +161,67 @@ def main() -> None:
     print(json.dumps(result, indent=2))
 
 
-def timed(step: Callable[[], None], options: argparse.Namespace) -> float:
+def timed(step: Training, options: argparse.Namespace) -> float:
     began = clock(options.device)
     for _ in range(options.block):
         step()
     return (clock(options.device) - began) / options.block
 
 
-def peers(step: Callable[[], None], options: argparse.Namespace) -> dict[str, float | str]:
+def peers(step: Training, options: argparse.Namespace) -> dict[str, float | str]:
     """Other tools on the same loop, each against bare blocks in turn, in percent."""
+    tools = {"detect_anomaly": detect_anomaly, "wandb.watch": wandb_watch, "trainscope": trainscope}
     found: dict[str, float | str] = {}
-    pairs = []
-    for _ in range(options.rounds):
-        bare = timed(step, options)
-        with torch.autograd.set_detect_anomaly(True):
-            pairs.append(timed(step, options) / bare - 1)
-    found["detect_anomaly"] = 100 * statistics.median(pairs)
-    try:
-        import wandb
-    except ImportError:
-        return {**found, "wandb.watch": "not installed"}
-    run = wandb.init(mode="offline", dir=tempfile.mkdtemp(), project="overhead")
-    model = step.model  # type: ignore[attr-defined]
-    bare = [timed(step, options) for _ in range(options.rounds)]
-    wandb.watch(model, log="all", log_freq=10)
-    watched = [timed(step, options) for _ in range(options.rounds)]
-    wandb.unwatch(model)
-    run.finish()
-    found["wandb.watch"] = 100 * (statistics.median(watched) / statistics.median(bare) - 1)
+    for name, tool in tools.items():
+        pairs = []
+        try:
+            for _ in range(options.rounds):
+                bare = timed(step, options)
+                with tool(step):
+                    step()  # the first step of a tool that was just switched on is not its price
+                    pairs.append(timed(step, options) / bare - 1)
+            found[name] = 100 * statistics.median(pairs)
+        except ImportError:
+            found[name] = "not installed"
     return found
+
+
+@contextmanager
+def detect_anomaly(step: Training) -> Iterator[None]:
+    with torch.autograd.set_detect_anomaly(True):
+        yield
+
+
+@contextmanager
+def wandb_watch(step: Training) -> Iterator[None]:
+    """Offline, gradients and parameters every tenth step."""
+    import wandb
+
+    if wandb.run is None:
+        wandb.init(mode="offline", dir=tempfile.mkdtemp(), project="overhead")
+    wandb.watch(step.model, log="all", log_freq=10)
+    try:
+        step.between = lambda loss: wandb.log({"loss": loss.detach()})
+        yield
+    finally:
+        step.between = None
+        wandb.unwatch(step.model)
+
+
+@contextmanager
+def trainscope(step: Training) -> Iterator[None]:
+    """As its README attaches it."""
+    from trainscope import TrainScope
+    from trainscope.core.config import TrainScopeConfig
+
+    config = TrainScopeConfig(run_dir=tempfile.mkdtemp())
+    scope = TrainScope(step.model, step.optimizer, config=config).attach()
+    try:
+        step.between = lambda loss: scope.step(loss.item(), batch_index=step.count)
+        yield
+    finally:
+        step.between = None
+        scope.detach()
 
 
 def arguments() -> argparse.Namespace:

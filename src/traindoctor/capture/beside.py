@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -60,9 +61,10 @@ class Beside:
     ) -> Any:
         recorder = self.recorder
         before = Before(arguments, modules)
-        passes = recorder.num_passes
+        passes, counted = recorder.num_passes, recorder.nanoseconds
         with recorder.aside():
             result = call()
+        began = time.thread_time_ns()
         try:
             if recorder.num_passes != passes:
                 raise ReplayError("compiled code that calls backward itself cannot be run twice")
@@ -70,6 +72,7 @@ class Beside:
             self._run(uncompiled, result, before, modules)
         except Exception as error:  # the border: what we run beside the script must not reach it
             recorder.fail(error)
+        recorder.nanoseconds = counted + time.thread_time_ns() - began
         return result
 
     def _run(

@@ -30,6 +30,8 @@ class Taping:
         self.patient = patient
         self.governor = governor
         self._recorder: StepRecorder | None = None
+        self._charged: StepRecorder | None = None
+        """Its time is not on the account yet."""
         self._finished = False
         self._asked = False
         self._seen_module = False
@@ -87,6 +89,7 @@ class Taping:
         self._asked, self._taped_step, self._seconds = False, step, 0.0
         self._recorder, self._finished = StepRecorder(step, self.patient.names), False
         self._recorder.start()
+        self._charged = self._recorder
         hub.beside = Beside(self._recorder)
 
     def _finish(self, step: int) -> None:
@@ -98,14 +101,13 @@ class Taping:
             self.patient.refusals[step] = str(reason)
             self._recorder = hub.beside = None
 
-    def charge(self, step: int, seconds: float) -> float:
-        """What taping this step cost inside the script's own calls, where no clock of ours stands: all that the
-        step took longer than an ordinary one."""
-        if step != self._taped_step or not self.governor.step_seconds:
+    def charge(self, step: int) -> float:
+        """What taping this step cost inside the script's own calls."""
+        if self._charged is None or step != self._taped_step:
             return 0.0
-        extra = max(0.0, seconds - self.governor.step_seconds)
-        self.governor.ran(PART, step, self._seconds + extra)
-        return extra
+        inside, self._charged = self._charged.nanoseconds * 1e-9, None
+        self.governor.ran(PART, step, self._seconds + inside)
+        return inside
 
     def abandon(self) -> None:
         recorder, self._recorder = self._recorder, None

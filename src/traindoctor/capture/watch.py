@@ -419,7 +419,7 @@ class Watch:
         own = self._own * 1e-9 + hub.inner_calls * INNER_CALL_SECONDS
         self._own, hub.inner_calls = 0, 0
         if self.taping is not None:
-            own += self.taping.charge(step, now - self._step_began - own)
+            own += self.taping.charge(step)
         writer.scalar("self.seconds", step, own)
         self.governor.pay(own)
         self.governor.end_step(max(0.0, now - self._step_began - own))

@@ -12,6 +12,7 @@ a replay cannot recompute (parameters, data, constants, random states) is copied
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,8 @@ class StepRecorder(TorchFunctionMode):
         self.gradients = StepGradients(self.draft, self.tensors)
         self.writer = OpWriter(self.draft, self.tensors, self.functions)
         self.failure: str | None = None
+        self.nanoseconds = 0
+        """Own time inside the script's calls, where no other clock of ours stands."""
         self.done = False
         self._tape: StepTape | None = None
         self._entered = False
@@ -192,7 +195,7 @@ class StepRecorder(TorchFunctionMode):
             return func(*args, **kwargs)
         if name == "grad":
             return self._gradient(func(*args, **kwargs))
-        call = None
+        call, began = None, time.thread_time_ns()
         try:
             if self._tape is not None and self._next_step_begins(name, args, kwargs):
                 self.close()
@@ -200,12 +203,15 @@ class StepRecorder(TorchFunctionMode):
             call = self.writer.before(name, args, kwargs)
         except Exception as error:
             self.fail(error)
+        self.nanoseconds += time.thread_time_ns() - began
         result = func(*args, **kwargs)
         if call is not None:
+            began = time.thread_time_ns()
             try:
                 self.writer.after(call, name, func, result)
             except Exception as error:
                 self.fail(error)
+            self.nanoseconds += time.thread_time_ns() - began
         return result
 
     def _next_step_begins(self, name: str, args: Any, kwargs: Any) -> bool:
