@@ -105,6 +105,7 @@ def test_a_right_gradient_never_fails(name, seed, rows, inner, columns) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # four minutes of one core
 @FULL
 @given(**CASES)
 def test_a_thousand_right_gradients_never_fail(name, seed, rows, inner, columns) -> None:
