@@ -22,7 +22,7 @@ STEPS = 24
 SECONDS = 40.0
 TRAINING_SECONDS = 12.0
 # Part of every check-up, though no check of the diagnosis may ask for them.
-ALWAYS = ("finite_difference", "precision_ladder", "overfit_batch")
+ALWAYS = ("finite_difference", "overfit_batch", "precision_ladder")
 # On request: every module alone. It costs several times the rest.
 LAYERS = ("layers_alone",)
 # With one batch in hand nothing can be said about how batches follow each other.

@@ -330,7 +330,7 @@ class Doctor:
                 self._look(completed)
             for name in self.also:
                 left = deadline - time.perf_counter()
-                if name not in self._attempts and self._price(name) <= left:
+                if name not in self._attempts and self._price(name, least=True) <= left:
                     self._perform(name, completed, seconds=left)
             self._look(completed)
             self._note_unmade()

@@ -31,7 +31,7 @@ LEARNED = 0.1
 STILL, ENOUGH = 0.01, 40
 
 
-@exam(name="overfit_batch", title="Learn one batch by heart", cost=300)
+@exam(name="overfit_batch", title="Learn one batch by heart", cost=300, least=60)
 def overfit_batch(patient: Patient) -> Mapping[str, Any]:
     """`start` and `end` of the loss; `floor` is what targets that contradict each other leave.
 
@@ -42,7 +42,8 @@ def overfit_batch(patient: Patient) -> Mapping[str, Any]:
     if tape.faithful > FAITHFUL:
         raise NotApplicable(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
     tape = without_dropout(tape)
-    runs = [losses(tape, rate, SECONDS / len(RATES)) for rate in RATES]
+    seconds = min(SECONDS, patient.seconds) / len(RATES)
+    runs = [losses(tape, rate, seconds) for rate in RATES]
     finite = [run for run in runs if all(map(math.isfinite, run))]
     if not finite:
         raise NotApplicable("the loss is not finite, whatever the rate")
