@@ -60,9 +60,11 @@ class Governor:
         self.earned_time = 0.0
         self.parts: dict[str, Part] = {}
         self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
+        self._chosen: tuple[int, set[str]] | None = None
 
     def add(self, name: str, every: int) -> None:
         self.parts[name] = Part(max(1, every))
+        self._chosen = None
 
     @property
     def step_seconds(self) -> float:
@@ -71,6 +73,8 @@ class Governor:
 
     def choose(self, step: int) -> set[str]:
         """The most overdue first, while their usual price is covered. The first call of each is let in."""
+        if self._chosen is not None and self._chosen[0] == step:
+            return self._chosen[1]  # several ask for the same step
         chosen: set[str] = set()
         left = self.credit + self.advance
         for name, part in sorted(
@@ -81,11 +85,13 @@ class Governor:
             if part.calls == 0 or 0.0 < left >= part.price:
                 chosen.add(name)
                 left -= part.price
+        self._chosen = (step, chosen)
         return chosen
 
     def ran(self, name: str, step: int, seconds: float) -> None:
         """A part ran in this step. Its first call pays for the kernels' first use: a guess at its price."""
         part = self.parts[name]
+        self._chosen = None
         part.calls += 1
         part.last_step = step
         if part.calls > 1:
@@ -96,6 +102,7 @@ class Governor:
     def pay(self, seconds: float) -> None:
         """From what was earned; the rest is lent."""
         self.spent += seconds
+        self._chosen = None
         lent = max(0.0, seconds - self.credit)
         self.credit -= seconds - lent
         self.advance = max(0.0, self.advance - lent)
@@ -106,6 +113,7 @@ class Governor:
         if self._steps:
             seconds = min(seconds, LONG_STEP * self.step_seconds)
         self._steps.append(seconds)
+        self._chosen = None
         self.earned_time += seconds
         earned = self.budget * seconds
         repaid = min(self.debt, REPAID * earned)

@@ -94,7 +94,7 @@ class Watch:
         self._meta: dict[str, Any] = {}
         self._writer: RecordWriter | None = None
         self._probes = list(make_probes(self._fault) if probes is None else probes)
-        self._hearers: dict[type, list[Probe]] = {}
+        self._hearers: dict[tuple[type, bool], list[Probe]] = {}
         for probe in self._probes:
             if "names" in getattr(type(probe), "__annotations__", {}):
                 probe.names = self.names  # type: ignore[attr-defined]
@@ -334,14 +334,17 @@ class Watch:
             self._close_step()
 
     def _hearing(self, kind: type) -> list[Probe]:
-        """The probes that listen to this kind of event."""
-        if kind not in self._hearers:
-            self._hearers[kind] = [
+        """The probes that listen to this kind of event, in a step in which some rest or in any other."""
+        key = (kind, self.rest.attentive(self.step))
+        if key not in self._hearers:
+            resting = frozenset() if key[1] else self.rest.resting - ROUSED
+            self._hearers[key] = [
                 probe
                 for probe in self._probes
-                if not getattr(probe, "hears", ()) or kind in probe.hears
+                if probe.name not in resting
+                and (not getattr(probe, "hears", ()) or kind in probe.hears)
             ]
-        return self._hearers[kind]
+        return self._hearers[key]
 
     def _tell(self, probe: Probe, event: Event) -> None:
         free = probe.cost == "free"
@@ -412,7 +415,10 @@ class Watch:
                 self.rest.always(probe.name, spent)
         self._costs.clear()
         self._roused.clear()
+        resting = self.rest.resting
         self.rest.end_step(step, self.governor.step_seconds)
+        if self.rest.resting != resting:
+            self._hearers.clear()
         self.step = self.patient.current_step = step + 1
         if self.taping is not None:
             self.taping.step_ended(self.step)

@@ -7,6 +7,7 @@ the answer is read one pass later there, which is too late for the weights: they
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,6 +31,15 @@ from traindoctor.replay.snapshot import Source, StepLog, _plain
 # Copies of the weights and of the batch at the crash.
 MAX_BYTES = 2**30
 NUM_WATCHED = 3
+SEEN: dict[type, str] = {
+    ForwardBegin: "forward",
+    LossCalled: "loss",
+    TokensEmbedded: "tokens",
+    BatchFetched: "batch",
+    BackwardBegin: "backward begins",
+    BackwardEnd: "backward ended",
+    StepEnd: "step ended",
+}
 
 
 @dataclass
@@ -58,28 +68,31 @@ class CrashKeeper:
         self._watched: list[Tensor] | None = None
 
     def on(self, event: Event, step: int) -> None:
-        if self.crash is not None:
+        """Every event of every step passes here: one look-up for those of no interest."""
+        kind = SEEN.get(type(event))
+        if kind is None or self.crash is not None:
             return
-        if isinstance(event, ForwardBegin):
+        if kind == "forward":
             if torch.is_grad_enabled():
-                self._see("forward", (event.args, event.kwargs))
-        elif isinstance(event, LossCalled):
-            if event.wants_grad:
-                self._see("loss", event.target)
-        elif isinstance(event, TokensEmbedded):
-            if event.wants_grad:
-                self._see("tokens", event.index)
-        elif isinstance(event, BatchFetched):
-            self._see("batch", event.batch)
-        elif isinstance(event, BackwardBegin):
-            for root in event.roots:
-                if not root.is_cuda and not bool(torch.isfinite(root.detach()).all()):
+                self._see(kind, (event.args, event.kwargs))  # type: ignore[union-attr]
+        elif kind == "loss":
+            if event.wants_grad:  # type: ignore[union-attr]
+                self._see(kind, event.target)  # type: ignore[union-attr]
+        elif kind == "tokens":
+            if event.wants_grad:  # type: ignore[union-attr]
+                self._see(kind, event.index)  # type: ignore[union-attr]
+        elif kind == "batch":
+            self._see(kind, event.batch)  # type: ignore[union-attr]
+        elif kind == "backward begins":
+            for root in event.roots:  # type: ignore[union-attr]
+                if not root.is_cuda and not math.isfinite(float(root.detach().sum())):
                     self._keep(step, "forward", float(root.detach().sum()))
                     return
-        elif isinstance(event, BackwardEnd):
+        elif kind == "backward ended":
             if self._gradients_broken():
-                self._keep(step, "backward", float(event.roots[0].detach().sum()))
-        elif isinstance(event, StepEnd):
+                root = event.roots[0]  # type: ignore[union-attr]
+                self._keep(step, "backward", float(root.detach().sum()))
+        else:
             self._data.clear()
             self._counts.clear()
 
@@ -101,7 +114,7 @@ class CrashKeeper:
                 return False
             self._watched = chosen[:NUM_WATCHED]
         return any(
-            p.grad is not None and not bool(torch.isfinite(local(p.grad).detach().sum()))
+            p.grad is not None and not math.isfinite(float(local(p.grad).detach().sum()))
             for p in self._watched
         )
 

@@ -136,6 +136,7 @@ class Keeper:
         self._log: StepLog | None = None
         self._seen: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._counts: dict[str, int] = {}
+        self._decided = (-1, False)
         self._clip_names: dict[tuple[int, ...], tuple[str, ...]] = {}
 
     @property
@@ -208,7 +209,11 @@ class Keeper:
             self._stepped(log, event.optimizer)
 
     def _wants(self, step: int) -> bool:
-        return step == 0 or step % EVERY == 0 or any(not s.complete for s in self.kept)
+        """Decided at the first event of a step."""
+        if self._decided[0] != step:
+            wanted = step % EVERY == 0 or any(not s.complete for s in self.kept)
+            self._decided = (step, wanted)
+        return self._decided[1]
 
     def _keep(self, log: StepLog, kind: str, tree: Any) -> None:
         number = self._counts[kind] = self._counts.get(kind, -1) + 1
