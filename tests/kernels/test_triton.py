@@ -38,6 +38,7 @@ def run_cases(**environment: str) -> None:
     assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: the kernels run on it below")
 def test_kernels_in_the_interpreter() -> None:
     run_cases(TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
 

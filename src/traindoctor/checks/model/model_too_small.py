@@ -9,6 +9,7 @@ import numpy as np
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record
 
+# Fewer points say nothing of where a run ends.
 STEPS = 40
 # Larger models than this are not small for what one machine reads in a short run.
 SMALL = 30_000
