@@ -29,6 +29,8 @@ from torch import nn
 from traindoctor.capture.hub import hub
 from traindoctor.capture.watch import Watch
 
+PEERS_BLOCK, PEERS_ROUNDS = 20, 5
+
 
 class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
@@ -171,6 +173,8 @@ def timed(step: Training, options: argparse.Namespace) -> float:
 def peers(step: Training, options: argparse.Namespace) -> dict[str, float | str]:
     """Other tools on the same loop, each against bare blocks in turn, in percent."""
     tools = {"detect_anomaly": detect_anomaly, "wandb.watch": wandb_watch, "trainscope": trainscope}
+    # What a tool does at every tenth step only must be in every block.
+    options = argparse.Namespace(**{**vars(options), "block": PEERS_BLOCK, "rounds": PEERS_ROUNDS})
     found: dict[str, float | str] = {}
     for name, tool in tools.items():
         pairs = []
@@ -197,8 +201,7 @@ def wandb_watch(step: Training) -> Iterator[None]:
     """Offline, gradients and parameters every tenth step."""
     import wandb
 
-    if wandb.run is None:
-        wandb.init(mode="offline", dir=tempfile.mkdtemp(), project="overhead")
+    run = wandb.init(mode="offline", dir=tempfile.mkdtemp(), project="overhead")
     wandb.watch(step.model, log="all", log_freq=10)
     try:
         step.between = lambda loss: wandb.log({"loss": loss.detach()})
@@ -206,6 +209,7 @@ def wandb_watch(step: Training) -> Iterator[None]:
     finally:
         step.between = None
         wandb.unwatch(step.model)
+        run.finish()
 
 
 @contextmanager
