@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -107,8 +108,12 @@ def test_a_script_is_stopped_after_its_first_steps(tmp_path: Path) -> None:
 def test_a_wrong_patient_is_told_in_a_sentence(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "patient.py"
     file.write_text(text)
+    path = os.environ.get("PYTHONPATH")
     with pytest.raises(TraindoctorError, match=message):
         raise call(str(file)).exception or AssertionError("no error")
+    # Programs that are started later are no part of the examined run.
+    assert "TRAINDOCTOR_RUN" not in os.environ
+    assert os.environ.get("PYTHONPATH") == path
 
 
 def test_the_trainers_settings_are_examined(tmp_path: Path) -> None:

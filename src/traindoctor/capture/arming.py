@@ -107,3 +107,20 @@ def export(settings: dict[str, Any]) -> None:
     old = os.environ.get("PYTHONPATH")
     if str(STARTUP) not in (old or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = f"{STARTUP}{os.pathsep}{old}" if old else str(STARTUP)
+
+
+def disarm() -> None:
+    """Gives this process back, and what `export` put into its environment: for callers that live on."""
+    global watch
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AfterImport)]
+    if watch is not None:
+        watch.close()
+        watch = None
+    sys._traindoctor_armed = False  # type: ignore[attr-defined]
+    os.environ.pop(VARIABLE, None)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [path for path in paths if path and path != str(STARTUP)]
+    if kept:
+        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    else:
+        os.environ.pop("PYTHONPATH", None)

@@ -181,6 +181,7 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: b
         decode = first_rows.find_decoder(vars(sys.modules["__main__"]))
         return replace(judged(folder, asked, unmade), decode=decode)
     finally:
+        arming.disarm()
         shutil.rmtree(folder, ignore_errors=True)
 
 
