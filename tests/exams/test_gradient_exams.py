@@ -251,6 +251,15 @@ def test_underflow_in_half_precision_is_no_other_loss(model, data) -> None:
     assert "half precision" in result.reason
 
 
+def test_a_precision_that_would_take_too_long_is_left_out(model, data) -> None:
+    x, y = data
+    patient = patient_of(model, lambda: F.cross_entropy(model(x), y))
+    patient.seconds = 1e-9
+    rungs = perform(precision_ladder, patient)["rungs"]
+    assert rungs["float32"]["gradient"] < 1e-5
+    assert "no time" in rungs["bfloat16"]["refused"]
+
+
 def test_a_step_that_is_not_finite_says_nothing_of_the_printed_loss(model, data) -> None:
     x, y = data
     broken = patient_of(model, lambda: F.cross_entropy(model(x) * math.inf, y))

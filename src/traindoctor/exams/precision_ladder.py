@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 RUNGS = (torch.float32, torch.bfloat16, torch.float16)
 NUM_LAYERS = 8
+# The product that tells how fast a precision is here: a millisecond in float32.
+SIDE = 256
 
 
 @exam(name="precision_ladder", title="Loss and gradients by precision", cost=12)
@@ -40,8 +43,41 @@ def precision_ladder(patient: Patient) -> Mapping[str, Any]:
         "weights": weights(tape),
         "loss": loss,
         "own": {"gradient": own, "layers": worst(layers)},
-        "rungs": {name(dtype): rung(tape, dtype, loss, reference) for dtype in RUNGS},
+        "rungs": rungs(tape, loss, reference, patient.seconds),
     }
+
+
+def rungs(
+    tape: StepTape, loss: float, reference: Mapping[str, Tensor | None], seconds: float
+) -> dict[str, Any]:
+    """float32 first: its time tells what the others would take."""
+    deadline = time.perf_counter() + seconds
+    found: dict[str, Any] = {}
+    single = 0.0
+    for dtype in RUNGS:
+        left = deadline - time.perf_counter()
+        if found and single * slowness(dtype, tape) > left:
+            found[name(dtype)] = {"refused": f"there is no time for {name(dtype)} on this machine"}
+            continue
+        began = time.perf_counter()
+        found[name(dtype)] = rung(tape, dtype, loss, reference)
+        single = single or time.perf_counter() - began
+    return found
+
+
+def slowness(dtype: torch.dtype, tape: StepTape) -> float:
+    """How many times longer than float32 a product takes: a CPU without units for half precision emulates them."""
+    device = next((leaf.value.device for leaf in tape.parameters.values()), torch.device("cpu"))
+    if device.type != "cpu":
+        return 1.0
+    times = []
+    for kind in (torch.float32, dtype):
+        a = torch.ones(SIDE, SIDE, dtype=kind)
+        a @ a  # the first one sets things up
+        began = time.perf_counter()
+        a @ a
+        times.append(time.perf_counter() - began)
+    return max(1.0, times[1] / max(times[0], 1e-9))
 
 
 def name(dtype: torch.dtype) -> str:
