@@ -19,24 +19,25 @@ CHUNK = 4096
 RATIO = "update.ratio"
 # A picture needs no more digits, and they are most of what travels.
 DIGITS = 6
+# Numbers that can be rounded by a scale of 10 to some power.
+SMALLEST = 1e-290
 
 
 def round_digits(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The values with six significant digits; zero and non-finite ones as they are."""
     values = np.asarray(values, dtype=np.float64)
-    # Subnormal numbers have fewer digits than that: they stay as they came.
-    plain = np.isfinite(values) & (np.abs(values) >= np.finfo(np.float64).tiny)
+    # At the ends of the range the scale itself would leave it: such numbers stay as they came.
+    size = np.abs(values)
+    plain = np.isfinite(values) & (size >= SMALLEST) & (size <= 1 / SMALLEST)
     exponent = np.zeros_like(values)
     np.log10(np.abs(values), out=exponent, where=plain)
-    places = np.clip(DIGITS - 1 - np.floor(exponent), -300, 300)
+    places = DIGITS - 1 - np.floor(exponent)
     scale = 10.0 ** np.abs(places)
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = np.where(
             places >= 0, np.round(values * scale) / scale, np.round(values / scale) * scale
         )
-        rounded = np.where(rounded == 0, np.nan, rounded)
-    # Numbers at the ends of the range leave it on the way: they stay as they came too.
-    return np.where(plain & np.isfinite(rounded), rounded, values)
+    return np.where(plain, rounded, values)
 
 
 def window(series: Series, start: float | None, stop: float | None) -> Series:
