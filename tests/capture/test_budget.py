@@ -117,3 +117,12 @@ def test_debt_is_paid_back_and_silences_nothing() -> None:
         governor.pay(0.02 * 0.05 / 2)  # all of the other half is used
     assert seconds == pytest.approx(1.5 / 0.01, rel=0.02)
     assert governor.share == pytest.approx(0.02, rel=0.05)
+
+
+def test_cheap_measurements_do_not_eat_what_a_dear_one_waits_for() -> None:
+    """Norms alone would take all that is earned; updates cost twenty steps' worth and still get their turns."""
+    _, counts = simulate(
+        0.02, step=0.06, prices={"norms": 6e-3, "weights": 6e-3, "updates": 24e-3}, steps=2000
+    )
+    assert counts["updates"] >= 10
+    assert counts["norms"] >= 50

@@ -19,6 +19,8 @@ CAP_STEPS = 40
 ADVANCE_SECONDS = 25.0
 # Part of the earnings that pays debts back: 25 seconds' worth is given back after 50 more.
 REPAID = 0.5
+# A measurement that has waited so many times its wish is saved for: what is less overdue waits with it.
+PATIENT = 3.0
 # The first call of a measurement costs about so many times what later ones cost.
 FIRST_USE = 3.0
 # Medians are taken over these many steps and calls: long enough for noise, short enough to follow a change.
@@ -71,6 +73,11 @@ class Governor:
         """Seconds of an ordinary step, 0 before the first one."""
         return median(self._steps) if self._steps else 0.0
 
+    @property
+    def cap(self) -> float:
+        """The most that can be saved."""
+        return CAP_STEPS * self.budget * self.step_seconds
+
     def choose(self, step: int) -> set[str]:
         """The most overdue first, while their usual price is covered. The first call of each is let in."""
         if self._chosen is not None and self._chosen[0] == step:
@@ -85,6 +92,8 @@ class Governor:
             if part.calls == 0 or 0.0 < left >= part.price:
                 chosen.add(name)
                 left -= part.price
+            elif part.overdue(step) >= PATIENT and part.price <= self.cap:
+                break  # cheaper ones must not eat for ever what a dear one waits for
         self._chosen = (step, chosen)
         return chosen
 
@@ -118,8 +127,7 @@ class Governor:
         earned = self.budget * seconds
         repaid = min(self.debt, REPAID * earned)
         self.debt -= repaid
-        cap = CAP_STEPS * self.budget * self.step_seconds
-        self.credit = min(cap, self.credit + earned - repaid)
+        self.credit = min(self.cap, self.credit + earned - repaid)
 
     @property
     def share(self) -> float:
