@@ -176,7 +176,7 @@ def describe(op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dic
     return {
         "op": op.name,
         "line": op.line,
-        "library_line": op.library_line,
+        "package_line": op.package_line,
         "module": op.module,
         "function": op.users_function.name if op.users_function else None,
         "dtype": str(floats[0].dtype).removeprefix("torch.") if floats else None,

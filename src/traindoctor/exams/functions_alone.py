@@ -54,7 +54,7 @@ def functions_alone(patient: Patient) -> Mapping[str, Any]:
             reason = f"{type(error).__name__}: {error}"
             results.append({"name": call.name, "line": call.line, "test": "none", "reason": reason})
     for op in list(foreign.values())[:MAX_FUNCTIONS]:
-        base = {"name": op.name, "line": op.line or op.library_line}
+        base = {"name": op.name, "line": op.nearest_line}
         try:
             results.append({**base, **operator_alone(tape, op)})
         except (ReplayError, RuntimeError, TypeError) as error:

@@ -91,7 +91,7 @@ def one_path_of_several(tape: StepTape) -> dict[str, Any]:
     return {
         "partial": math.sqrt(lost / whole) if whole else 0.0,
         "partial_kind": stops(first),
-        "partial_line": first.line or first.library_line,
+        "partial_line": first.nearest_line,
         "partial_module": first.module,
     }
 
@@ -226,7 +226,7 @@ def cuts(tape: StepTape, blocked: list[str]) -> list[dict[str, Any]]:
             continue
         kind = stops(op)
         if kind is not None:
-            found.setdefault((kind, op.line or op.library_line, op.module), set()).update(names)
+            found.setdefault((kind, op.nearest_line, op.module), set()).update(names)
             if kind != "no_grad":
                 continue
         for ref in (*op.outputs, *op.writes):

@@ -151,7 +151,7 @@ def examine(tape: StepTape, section: Section) -> dict[str, Any]:
         "difference": test.difference,
         "noise": test.noise,
         "pattern": test.pattern,
-        "line": section.ops[-1].line or section.ops[-1].library_line,
+        "line": section.ops[-1].nearest_line,
     }
 
 

@@ -74,7 +74,7 @@ def describe(tape: StepTape, calls: list[LossSite], weights: list[float | None])
         total += abs(per_mean) / scale
     first = calls[0]
     return {
-        "line": first.line or first.op.library_line,
+        "line": first.line or first.op.nearest_line,
         "kind": first.kind,
         "reduction": first.reduction,
         "calls": len(calls),

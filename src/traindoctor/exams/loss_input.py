@@ -40,7 +40,7 @@ def describe(tape: StepTape, site: LossSite) -> dict[str, Any]:
     finite = values[torch.isfinite(values).all(dim=-1)]
     classes = site.num_classes
     return {
-        "line": site.line or site.op.library_line,
+        "line": site.line or site.op.nearest_line,
         "kind": site.kind,
         "classes": classes,
         "steps": 1,

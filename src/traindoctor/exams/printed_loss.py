@@ -196,4 +196,4 @@ def projection(target: Tensor, rows: Tensor) -> float:
 
 def line_of(tape: StepTape, ref: Ref | None) -> str | None:
     op = tape.producer.get(ref) if ref is not None else None
-    return None if op is None else op.line or op.library_line
+    return None if op is None else op.nearest_line

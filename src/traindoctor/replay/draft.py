@@ -58,7 +58,7 @@ class Draft:
         op.segment = self.segment
         if place is not None:
             op.line = place.line
-            op.library_line = place.library_line
+            op.package_line = place.package_line
             op.module = None if place.module is None else self.names.of_module(place.module)
         self.ops.append(op)
 

@@ -51,7 +51,7 @@ class Place:
     """The answer of one walk up the stack."""
 
     line: str | None = None
-    library_line: str | None = None
+    package_line: str | None = None
     module: nn.Module | None = None
     functions: list[FrameType] | None = None
     """Frames of Function.apply, innermost first."""
@@ -80,8 +80,8 @@ def here(skip: int = 1) -> Place:
             if kind == "script":
                 place.line = name_line(frame)
                 outside_library = True
-            elif kind == "library" and place.library_line is None and not outside_library:
-                place.library_line = name_line(frame)
+            elif kind == "library" and place.package_line is None and not outside_library:
+                place.package_line = name_line(frame)
         frame = frame.f_back
     return place
 

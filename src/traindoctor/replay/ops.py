@@ -84,13 +84,18 @@ class Op:
     module: str | None = None
     line: str | None = None
     """The script's line, `train.py:54`."""
-    library_line: str | None = None
+    package_line: str | None = None
     """The innermost line that is neither torch's nor ours, if it is not the script's."""
     function: FunctionCall | None = None
     index: Tensor | None = None
     """A copy of the integer tensor that selects (embedding, gather, targets of a loss)."""
     synthetic: bool = False
     """Not a call of the script: a view that ties an alias to its storage."""
+
+    @property
+    def nearest_line(self) -> str | None:
+        """The script's line, or that of the package it called."""
+        return self.line or self.package_line
 
     @property
     def users_function(self) -> FunctionCall | None:

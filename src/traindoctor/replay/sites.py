@@ -379,6 +379,6 @@ def by_line(
     """Calls of one place in the script together: micro-batches, ranks of a loop."""
     groups: dict[Any, list[LossSite]] = {}
     for site in sites:
-        chosen = key(site) if key else (site.line, site.op.library_line, site.kind)
+        chosen = key(site) if key else (site.line, site.op.package_line, site.kind)
         groups.setdefault(chosen, []).append(site)
     return groups

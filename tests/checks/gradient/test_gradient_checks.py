@@ -166,7 +166,7 @@ def test_activations_that_grow_until_a_product_overflows() -> None:
             "op": "matmul",
             "step": 36,
             "line": "train.py:39",
-            "library_line": None,
+            "package_line": None,
             "module": "blocks.0",
             "weights_finite": True,
             "largest_weight": 3.0,

@@ -216,7 +216,7 @@ def broke(
     values = {
         "op": op,
         "line": "train.py:60",
-        "library_line": None,
+        "package_line": None,
         "module": "",
         "phase": "forward",
         "dtype": dtype,

@@ -21,7 +21,7 @@ def broke(op: str = "div", dtype: str = "float32", **more: Any) -> Record:
     values = {
         "op": op,
         "line": "train.py:40",
-        "library_line": None,
+        "package_line": None,
         "module": "encoder",
         "phase": "forward",
         "dtype": dtype,

@@ -86,7 +86,7 @@ def asked(record: Record) -> bool:
 
 def place(values: Mapping[str, Any]) -> str | None:
     """`train.py:54`, the library's line beside it where the script only called a library."""
-    line, library = values.get("line"), values.get("library_line")
+    line, library = values.get("line"), values.get("package_line")
     if line and library:
         return f"{line} ({library})"
     return line or library
