@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -116,6 +116,35 @@ def test_gradients_left_over_are_seen(tmp_path: Path) -> None:
     leftover = record["grad.leftover_norm"]
     assert leftover.at(0) == 0.0
     assert (leftover.after(1).values > 0).all()
+
+
+def two_optimizers(steps: int, *, clear: str) -> Callable[[], None]:
+    """Two networks in turn, as in a GAN: the second's loss leaves gradients in the first as well."""
+
+    def run() -> None:
+        first, second = Net(), Net()
+        optimizers = [torch.optim.SGD(net.parameters(), 0.1) for net in (first, second)]
+        for _ in range(steps):
+            x = torch.randint(0, 11, (4, 6))
+            for net, optimizer in zip((first, second), optimizers):
+                if clear == "both" or (clear == "second" and net is second):
+                    optimizer.zero_grad()
+                out = net(x) if net is first else net(x) + first(x)
+                F.cross_entropy(out.flatten(0, 1), x.flatten()).backward()
+                optimizer.step()
+
+    return run
+
+
+def test_each_optimizer_is_asked_for_gradients_left_over_by_itself(tmp_path: Path) -> None:
+    clean = recorded(tmp_path / "a", two_optimizers(6, clear="both"), replay=False)
+    assert clean["grad.leftover_norm"].values.max() == 0
+    dirty = recorded(tmp_path / "b", two_optimizers(6, clear="second"), replay=False)
+    by_one = dirty.layers("grad.leftover_by_optimizer")
+    assert by_one is not None
+    first, second = (by_one.layer(name).finite().values for name in by_one.layers)
+    assert (first[1:] > 0).all()
+    assert second.max() == 0
 
 
 def test_clipping_is_seen_from_before(tmp_path: Path) -> None:

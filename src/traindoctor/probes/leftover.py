@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import weakref
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -15,16 +19,31 @@ from traindoctor.replay.names import local
 if TYPE_CHECKING:
     from traindoctor.replay.names import Names
 
+# Stands for all parameters before an optimizer has stepped.
+NOBODY = 0
+# Optimizers with a column of their own. A script that makes a new one at every step has no need of one.
+MOST = 8
+
+
+@dataclass
+class Held:
+    """One optimizer: its number in order of first steps, and the parameters it has been seen to step."""
+
+    optimizer: weakref.ref[torch.optim.Optimizer]
+    number: int
+    parameters: set[int]
+
 
 class Leftover:
     """`grad.leftover_norm`: 0 where every `.grad` is None (seen at each step, free), else their norm when due.
 
     Only of parameters that an optimizer steps: nobody clears the gradients of those it lacks, and nothing comes
-    of them either.
+    of them either. Each optimizer is asked by itself, from its own last step to its next: in between another
+    network's loss may leave gradients (GANs), as long as they are gone at one backward pass at least.
     """
 
     name: ClassVar[str] = "leftover"
-    gives: ClassVar[tuple[str, ...]] = ("grad.leftover_norm",)
+    gives: ClassVar[tuple[str, ...]] = ("grad.leftover_norm", "grad.leftover_by_optimizer")
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 2
     hears: ClassVar[tuple[type, ...]] = (BackwardBegin, StepEnd)
@@ -33,38 +52,79 @@ class Leftover:
 
     def __init__(self) -> None:
         self._later = Later()
-        self._norm: Tensor | float | None = None
-        self._held: set[int] = set()
+        self._held: dict[int, Held] = {}
+        """Each optimizer that has stepped and is still there."""
+        self._count = 0
+        self._lowest: dict[int, Tensor | float] = {}
+        """Of each, the least that lay in its `.grad` at a backward pass since its own last step."""
+        self._stepped: dict[int, Tensor | float] = {}
+        """Of the optimizers that stepped in this step."""
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, StepEnd):
-            self._held.update(id(p) for g in event.optimizer.param_groups for p in g["params"])
-            return
-        if not isinstance(event, BackwardBegin) or not event.first or event.inputs is not None:
-            return
-        found = [
-            local(p.grad).detach()
+            key = id(event.optimizer)
+            self._hold(key, event.optimizer)
+            for known in (key, NOBODY):
+                if known in self._lowest:
+                    self._stepped[key] = self._lowest.pop(known)
+        elif isinstance(event, BackwardBegin) and event.inputs is None:
+            if event.first or len(self._held) > 1:
+                self._look(due=due)
+
+    def _hold(self, key: int, optimizer: torch.optim.Optimizer) -> None:
+        for old in [at for at, held in self._held.items() if held.optimizer() is None]:
+            del self._held[old]
+            self._lowest.pop(old, None)
+        if key not in self._held:
+            self._held[key] = Held(weakref.ref(optimizer), self._count, set())
+            self._count += 1
+        self._held[key].parameters.update(
+            id(p) for g in optimizer.param_groups for p in g["params"]
+        )
+
+    def _look(self, *, due: bool) -> None:
+        found = {
+            id(p): local(p.grad).detach()
             for _, p in parameters_of(self.names)
-            if (not self._held or id(p) in self._held)
-            and p.grad is not None
-            and not p.grad.is_sparse
-            and p.grad.numel()
-        ]
-        if not found:
-            self._norm = 0.0
-        elif due:
-            norms = [norm.to(found[0].device).float() for norm in torch._foreach_norm(found)]
-            self._norm = torch.linalg.vector_norm(torch.stack(norms))
+            if p.grad is not None and not p.grad.is_sparse and p.grad.numel()
+        }
+        # Before the first step nobody is known to hold anything.
+        owners = {key: held.parameters for key, held in self._held.items()}
+        for key, own in (owners or {NOBODY: set(found)}).items():
+            left = [grad for at, grad in found.items() if at in own]
+            if not left:
+                self._lowest[key] = 0.0
+            elif due and self._lowest.get(key) != 0.0:
+                before, norm = self._lowest.get(key), norm_of(left)
+                self._lowest[key] = (
+                    torch.minimum(norm, before) if isinstance(before, Tensor) else norm
+                )
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
-        norm, self._norm = self._norm, None
-        if isinstance(norm, float):
-            record.scalar("grad.leftover_norm", step, norm)
-        elif norm is not None:
-            self._later.put(
-                step, norm, lambda value: record.scalar("grad.leftover_norm", step, float(value))
-            )
+        stepped, self._stepped = self._stepped, {}
+        if not self._held and NOBODY in self._lowest:
+            stepped[NOBODY] = self._lowest.pop(NOBODY)  # a run that no optimizer of torch steps
+        tensors = [one for one in stepped.values() if isinstance(one, Tensor)]
+        if stepped:
+            device = tensors[0].device if tensors else None
+            values = [torch.as_tensor(one, device=device).float() for one in stepped.values()]
+            numbers = [self._held[key].number if key in self._held else NOBODY for key in stepped]
+            write = partial(self._write, record, step, numbers)
+            self._later.put(step, torch.stack(values), write)
         self._later.collect(step)
+
+    def _write(self, record: RecordWriter, step: int, numbers: list[int], norms: Tensor) -> None:
+        record.scalar("grad.leftover_norm", step, float(norms.max()))
+        if 1 < self._count <= MOST:
+            found = dict(zip(numbers, norms.tolist()))
+            row = [found.get(number, math.nan) for number in range(self._count)]
+            names = [f"optimizer {number}" for number in range(self._count)]
+            record.layers("grad.leftover_by_optimizer", step, names, row)
 
     def finish(self, record: RecordWriter) -> None:
         self._later.collect()
+
+
+def norm_of(gradients: list[Tensor]) -> Tensor:
+    norms = [n.to(gradients[0].device).float() for n in torch._foreach_norm(gradients)]
+    return torch.linalg.vector_norm(torch.stack(norms))

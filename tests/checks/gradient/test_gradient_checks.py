@@ -38,14 +38,22 @@ def test_tapes_stand_in_for_a_series_that_is_too_short() -> None:
     assert asked.wants == "tape_gradient"
 
 
-def test_two_optimizers_make_it_a_possibility() -> None:
+def test_one_of_two_optimizers_that_is_never_cleared_is_enough() -> None:
+    nothing = float("nan")
     record = make_record(
-        {"grad.leftover_norm": [0.0] + [2.0] * 9},
+        {"grad.leftover_norm": [0.0, 0.0] + [2.0, 0.0] * 9},
+        layers={
+            "grad.leftover_by_optimizer": {
+                "optimizer 0": [0.0, nothing] + [2.0, nothing] * 9,
+                "optimizer 1": [nothing, 0.0] + [nothing, 0.0] * 9,
+            }
+        },
         facts={"optimizer.groups": [{"class": "Adam", "groups": []}] * 2},
     )
     found = missing_zero_grad(record)
     assert isinstance(found, Finding)
-    assert found.status == "possible"
+    assert found.status == "confirmed"
+    assert "one of the optimizers" in found.summary
 
 
 def gradients(

@@ -30,37 +30,56 @@ def missing_zero_grad(record: Record) -> Outcome | None:
     Call `optimizer.zero_grad()` once per optimizer step, before the first backward pass.
     ## When it stays silent
     Several backward passes before one step are accumulation, not a fault. With several optimizers (GANs) one
-    network's gradients may lie about while the other learns: only a possible cause there.
+    network's gradients may lie about while the other learns, as long as they are gone before its own turn.
     """
-    points = leftovers(record)
+    courses = [leftovers(record), *by_optimizer(record)]
+    points = max(courses, key=dirty_share)
     if len(points) < MIN_POINTS and record.exam("tape_gradient") is None:
         return missing_zero_grad.not_judged("too few steps were looked at", wants="tape_gradient")
     if not points:
         return missing_zero_grad.not_judged(".grad was not looked at before a backward pass")
-    dirty = {step: norm for step, norm in points.items() if not norm <= DIRTY}
-    if len(dirty) < SHARE * len(points):
-        share = 1 - len(dirty) / len(points)
-        return missing_zero_grad.clear(f".grad clean before {share:.0%} of the steps looked at")
+    if dirty_share(points) < SHARE:
+        return missing_zero_grad.clear(
+            f".grad clean before {1 - dirty_share(points):.0%} of the steps looked at"
+        )
     if len(points) < MIN_POINTS:
         return missing_zero_grad.not_judged("too few steps were looked at", wants="tape_gradient")
-    several = len(record.fact("optimizer.groups") or []) > 1
+    dirty = {step: norm for step, norm in points.items() if not norm <= DIRTY}
+    of_one = ", of one optimizer" if points is not courses[0] else ""
     return missing_zero_grad.finding(
         evidence(
-            "norm of .grad left over before backward", median(dirty.values()), 0.0, step=min(dirty)
+            f"norm of .grad left over before backward{of_one}",
+            median(dirty.values()),
+            0.0,
+            step=min(dirty),
         ),
         evidence("steps with old gradients", f"{len(dirty)} of {len(points)}", "none"),
-        summary=f"old gradients lie in .grad at the first backward pass of {len(dirty)} of {len(points)} steps",
+        summary=f"old gradients lie in .grad at the first backward pass of {len(dirty)} of {len(points)} steps"
+        + (" of one of the optimizers" if of_one else ""),
         since_step=min(dirty),
-        status="possible" if several else None,
     )
+
+
+def dirty_share(points: dict[int, float]) -> float:
+    return sum(not norm <= DIRTY for norm in points.values()) / len(points) if points else 0.0
+
+
+def by_optimizer(record: Record) -> list[dict[int, float]]:
+    """The same for each of several optimizers, over its own steps but the first."""
+    table = record.layers("grad.leftover_by_optimizer")
+    if table is None:
+        return []
+    courses = [table.layer(name).finite() for name in table.layers]
+    return [dict(list(course)[1:]) for course in courses if len(course) > MIN_POINTS]
 
 
 def leftovers(record: Record) -> dict[int, float]:
     """Step -> norm of what lay in .grad; before the first step there is nothing to clear."""
     found: dict[int, float] = {}
     result = record.exam("tape_gradient")
-    if result is not None and result.done:
-        # Relative to the step's own gradient; rounding of the subtraction stays under a millionth.
+    alone = len(record.fact("optimizer.groups") or []) <= 1
+    if result is not None and result.done and alone:
+        # Of one optimizer: with several, what lay there may be another's and gone before its step. Relative to the step's own gradient; rounding of the subtraction stays under a millionth.
         found = {
             int(one["step"]): float(one["leftover"]) if one["leftover"] > 1e-6 else 0.0
             for one in result.values["steps"]
