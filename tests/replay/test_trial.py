@@ -54,6 +54,8 @@ def run(
     width: Callable[[int], int] = lambda _: T,
     schedule: Callable | None = None,
     loss_of: Callable | None = None,
+    shrink: float | None = None,
+    shrink_before: float | None = None,
     replay: bool = True,
 ) -> tuple[Watch | None, list[float], nn.Module]:
     """A plain training loop, watched where `replay`; its losses and its model."""
@@ -80,7 +82,9 @@ def run(
                 total += loss.item() / micro
             if limit is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), limit)
+            decay_by_hand(model, shrink_before)
             optimizer.step()
+            decay_by_hand(model, shrink)
             if planned is not None:
                 planned.step()
             losses.append(total)
@@ -92,9 +96,18 @@ def run(
     return watch, losses, model
 
 
+@torch.no_grad()
+def decay_by_hand(model: nn.Module, factor: float | None) -> None:
+    for p in model.parameters() if factor is not None else ():
+        p.mul_(factor)
+
+
 def first_plan(watch: Watch) -> Plan:
     keeper = watch.patient.snapshot
-    return Plan.of(keeper.first, watch.patient.tapes, keeper.logs, steps=FIRST_STEPS)
+    outside = keeper.outside.nearest(0)
+    return Plan.of(
+        keeper.first, watch.patient.tapes, keeper.logs, steps=FIRST_STEPS, outside=outside
+    )
 
 
 VARIANTS = {
@@ -103,6 +116,8 @@ VARIANTS = {
     "momentum": {"make": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)},
     "clipped": {"limit": 0.05},
     "accumulated": {"micro": 3},
+    "decay by hand": {"shrink": 0.98},
+    "decay by hand before the step": {"shrink_before": 0.98},
     "scheduled": {
         "schedule": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.05, total_steps=STEPS + 1)
     },
@@ -145,6 +160,14 @@ def test_a_changed_limit_is_the_run_with_that_limit(tmp_path) -> None:
     _, wider, _ = run(tmp_path / "b", sgd, limit=0.1, replay=False)
     trial = first_plan(watch).run(Change(limit=10.0))
     assert trial.losses == pytest.approx(wider[:FIRST_STEPS], abs=1e-5)
+
+
+def test_without_the_decay_by_hand_it_is_the_run_without_it(tmp_path) -> None:
+    watch, _, _ = run(tmp_path / "a", shrink=0.95)
+    _, plain, _ = run(tmp_path / "b", replay=False)
+    trial = first_plan(watch).run(Change(decay_by_hand=False))
+    # The snapshot of step 0 was taken before the first shrinking.
+    assert trial.losses == pytest.approx(plain[:FIRST_STEPS], abs=1e-5)
 
 
 def test_a_recent_snapshot_has_the_state_of_its_step(tmp_path) -> None:

@@ -35,6 +35,7 @@ EXAMS: dict[str, str] = {
     "overfit_batch": "overfit_batch",
     "reference_model": "reference_model",
     "generation": "generation",
+    "outside_changes": "outside",
     "experiment_rate_down": "counterfactual",
     "experiment_rate_up": "counterfactual",
     "experiment_schedule": "counterfactual",

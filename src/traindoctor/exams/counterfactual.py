@@ -35,7 +35,7 @@ MECHANISM = 5
 WARMUP_SHARE = 0.5
 BEYOND_BREAK = 5
 LARGEST_FACTOR = 100_000
-NO_DECAY = {"no decay": Change(settings={"weight_decay": 0.0})}
+NO_DECAY = {"no decay": Change(settings={"weight_decay": 0.0}, decay_by_hand=False)}
 USUAL_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
@@ -68,9 +68,11 @@ def late_plan(patient: Patient, runs: int = 4) -> Plan:
 
 def plan_in_time(patient: Patient, snapshot: Snapshot, steps: int, runs: int) -> Plan:
     """All the steps, or half of them where `runs` of the whole would take longer than the patient has."""
-    plan = Plan.of(snapshot, patient.tapes, patient.snapshot.logs, steps=steps)
+    keeper = patient.snapshot
+    outside = keeper.outside.nearest(snapshot.step)
+    plan = Plan.of(snapshot, patient.tapes, keeper.logs, steps=steps, outside=outside)
     if runs * plan.seconds > patient.seconds:
-        return Plan.of(snapshot, patient.tapes, patient.snapshot.logs, steps=steps // 2)
+        return Plan.of(snapshot, patient.tapes, keeper.logs, steps=steps // 2, outside=outside)
     return plan
 
 

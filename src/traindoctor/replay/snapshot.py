@@ -31,6 +31,7 @@ from traindoctor.events import (
 from traindoctor.replay.clone import copy_state, group_settings
 from traindoctor.replay.names import SHARDED, Names, local, sharded
 from traindoctor.replay.ops import nbytes, tensors_in
+from traindoctor.replay.outside import OutsideChanges
 
 # Steps replayed from step 0, and the later batches that judge them.
 FIRST_STEPS = 40
@@ -131,6 +132,8 @@ class Keeper:
         self.recent: list[Snapshot] = []
         self.refusal: str | None = None
         self.broken = False
+        self.outside = OutsideChanges(names)
+        """Decay by hand, which a replay must repeat."""
         self.allowed: Callable[[int], bool] = lambda step: True
         """Asked before each later snapshot: a copy of a large model is no small thing."""
         self._log: StepLog | None = None
@@ -175,7 +178,10 @@ class Keeper:
 
     def on(self, event: Event, step: int) -> None:
         """Every event of the run. Steps that no snapshot wants cost a comparison."""
-        if self.refusal is not None or not self._wants(step):
+        if self.refusal is not None:
+            return
+        self.outside.on(event, step)
+        if not self._wants(step):
             return
         if self._log is None or self._log.step != step:
             self._log = StepLog(step)

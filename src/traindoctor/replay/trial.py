@@ -23,6 +23,7 @@ from traindoctor.errors import ReplayError
 from traindoctor.replay.batches import DataMap, map_data
 from traindoctor.replay.clone import OptimizerClone
 from traindoctor.replay.ops import Ref
+from traindoctor.replay.outside import Outside
 from traindoctor.replay.quiet import quiet
 from traindoctor.replay.snapshot import HELD_OUT, Snapshot, StepLog
 from traindoctor.replay.tape import StepTape
@@ -37,6 +38,9 @@ BLOWN = 2.0
 PASSES_PER_STEP = 3.5
 # Settings that schedules move along with the rate.
 SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
+
+# A script that leaves its weights to the optimizer.
+NOTHING = Outside(-1)
 
 
 def unchanged(position: int) -> float:
@@ -54,6 +58,8 @@ class Change:
     loss: float = 1.0
     """A factor on the gradients, as a factor on the loss gives."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    decay_by_hand: bool = True
+    """False: without the script's own shrinking of weights."""
     fresh_state: bool = False
 
 
@@ -83,6 +89,8 @@ class Plan:
     held_out: list[StepLog]
     unit: float
     """The step's root over its loss in nats per target: 8 for eight micro-batches that are not divided."""
+    outside: Outside | None = None
+    """By what the script itself shrinks weights between steps."""
 
     @classmethod
     def of(
@@ -92,6 +100,7 @@ class Plan:
         logs: Mapping[int, StepLog],
         *,
         steps: int,
+        outside: Outside | None = None,
     ) -> Plan:
         """Raises ReplayError with the reason where this run cannot be repeated.
 
@@ -113,7 +122,8 @@ class Plan:
             raise ReplayError(f"{missing.pop()} is not in the snapshot")
         token = log.token_loss
         unit = log.loss / token if math.isfinite(token) and token > 0 and log.loss > 0 else 1.0
-        return cls(snapshot, tape, data, usable[:steps], usable[steps : steps + HELD_OUT], unit)
+        held_out = usable[steps : steps + HELD_OUT]
+        return cls(snapshot, tape, data, usable[:steps], held_out, unit, outside)
 
     @property
     def steps(self) -> int:
@@ -177,6 +187,9 @@ class Plan:
     def run(self, change: Change, order: Sequence[int] | None = None) -> Trial:
         """K steps. Rates and clipping go by position, data and random state by the batch."""
         parameters = {name: p.clone() for name, p in self.snapshot.parameters.items()}
+        # The snapshot was taken at the step; its forward pass had the weights of before any shrinking.
+        undone = self.outside.before if self.outside else {}
+        shrink(parameters, {name: 1 / factor for name, factor in undone.items()})
         clone = self._optimizer(parameters, change)
         total: dict[str, Tensor] = {}
         losses: list[float] = []
@@ -188,7 +201,10 @@ class Plan:
             losses.append(loss)
             if not math.isfinite(loss) or loss > BLOWN * max(losses[0], 0.0) + 1.0:
                 return Trial(losses, math.nan, True)
+            shrinks = self.outside if self.outside and change.decay_by_hand else NOTHING
+            shrink(parameters, shrinks.before)
             self._step(clone, gradients, log, position, change)
+            shrink(parameters, shrinks.after)
             if position >= self.steps - tail:
                 for name, p in parameters.items():
                     total[name] = total[name] + p.detach() if name in total else p.detach().clone()
@@ -291,6 +307,13 @@ class Plan:
                 group["lr"] = float(group["lr"]) * change.rate(position)
         with quiet():
             clone.step([[gradients.get(name) for name in names] for names in self.snapshot.groups])
+
+
+@torch.no_grad()
+def shrink(parameters: Mapping[str, Tensor], factors: Mapping[str, float]) -> None:
+    for name, factor in factors.items():
+        if name in parameters:
+            parameters[name].mul_(factor)
 
 
 def clip(

@@ -75,6 +75,11 @@ def gradient_flow(v: Values) -> Measured:
     return Measured(text, v["blocked"], 0)
 
 
+def outside_changes(v: Values) -> Measured:
+    text = "tensors that shrink between the optimizer's steps"
+    return Measured(text, v["tensors"], 0)
+
+
 def loss_input(v: Values) -> Measured:
     site = v["sites"][0]
     kind = "probabilities" if site["probabilities"] or site["between_0_and_1"] else "scores"
@@ -233,6 +238,7 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "printed_loss": ("printed loss", printed_loss),
     "loss_coefficient": ("weight of the loss", loss_coefficient),
     "accumulation": ("micro-batches", accumulation),
+    "outside_changes": ("weights", outside_changes),
     "gradient_flow": ("gradient flow", gradient_flow),
     "dependence": ("who sees which token", dependence),
     "positions": ("order of the tokens", positions),

@@ -20,11 +20,14 @@ def experiment(without: float) -> dict:
     }
 
 
-def record(decay: float, ratio: float, without=()) -> Record:
+def record(decay: float, ratio: float, without=(), *, by_hand: float | None = 0.0) -> Record:
+    """`by_hand`: the ratio of decay that the script does itself; None: not asked yet."""
+    outside = {"tensors": 9 if by_hand else 0, "factor": 0.99, "ratio": by_hand}
+    asked = {} if by_hand is None else {"outside_changes": outside}
     return make_record(
         {"decay.ratio": [ratio] * 4},
         facts={"optimizer.groups": [{"class": "Adam", "groups": [{"weight_decay": decay}]}]},
-        exams={name: experiment(loss) for name, loss in zip(EXAMS, without)},
+        exams={name: experiment(loss) for name, loss in zip(EXAMS, without)} | asked,
     )
 
 
@@ -47,3 +50,13 @@ def test_silent_when_decay_is_weak_absent_or_harmless() -> None:
     assert isinstance(weight_decay_too_high(record(0.01, 0.02)), Clear)
     assert isinstance(weight_decay_too_high(record(0.0, 0.0)), Clear)
     assert isinstance(weight_decay_too_high(record(0.1, 0.9, [3.199, 3.19])), Clear)
+
+
+def test_decay_by_hand_counts_as_decay() -> None:
+    found = weight_decay_too_high(record(0.0, 0.0, [3.07], by_hand=4.0))
+    assert isinstance(found, Finding)
+    assert "by hand" in found.summary
+    assert isinstance(weight_decay_too_high(record(0.0, 0.0, by_hand=0.1)), Clear)
+    open_ = weight_decay_too_high(record(0.0, 0.0, by_hand=None))
+    assert isinstance(open_, NotJudged)
+    assert open_.wants == "outside_changes"

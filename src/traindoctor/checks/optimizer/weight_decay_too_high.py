@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
+from dataclasses import dataclass
+
+from traindoctor.checks.base import NotJudged, Outcome, check, evidence
 from traindoctor.checks.optimizer.base import Experiment, groups_of
 from traindoctor.record import Record
 
@@ -19,7 +21,8 @@ def weight_decay_too_high(record: Record) -> Outcome | None:
     """
     ## What it does
     Measures the decay term beside the term it stands with in the optimizer's own rule (the gradient for Adam and
-    SGD, the normalised step for AdamW), and replays steps of the run with the decay set to 0.
+    SGD, the normalised step for AdamW), and replays steps of the run with the decay set to 0. Weights that the
+    script itself multiplies by a number below 1 between two steps are decay by hand, and are treated the same.
     ## Why it matters
     The weights are pulled to zero as fast as they learn. In Adam (not AdamW) the decay joins the gradient and
     rules the step wherever gradients are small.
@@ -28,20 +31,20 @@ def weight_decay_too_high(record: Record) -> Outcome | None:
     ## When it stays silent
     Decay that is as strong as the gradient late in a run, as long as the run is no worse for it.
     """
-    decays = [g for g in groups_of(record) if g.get("weight_decay")]
-    ratio = record.get("decay.ratio")
     if not record.fact("optimizer.groups"):
         return weight_decay_too_high.not_judged("no optimizer of torch has stepped")
-    if not decays:
-        return weight_decay_too_high.clear("the optimizer has no weight decay")
-    if ratio is None or not len(ratio):
-        return weight_decay_too_high.not_judged("the decay term has not been measured")
-    strongest = float(ratio.values.max())
-    if strongest < RATIO:
+    setting, hand = by_setting(record), by_hand(record)
+    pulls = [pull for pull in (setting, hand) if isinstance(pull, Pull)]
+    unknown = next((pull for pull in (setting, hand) if isinstance(pull, NotJudged)), None)
+    pull = max(pulls, key=lambda one: one.ratio, default=None)
+    if unknown is not None and (pull is None or pull.ratio < RATIO):
+        return unknown
+    if pull is None:
+        return weight_decay_too_high.clear("the optimizer has no weight decay, and nobody else has")
+    if pull.ratio < RATIO:
         return weight_decay_too_high.clear(
-            f"decay is {strongest:.2g} of the gradient's term at most"
+            f"decay is {pull.ratio:.2g} of the gradient's term at most"
         )
-    largest = max(decays, key=lambda g: g["weight_decay"])
     for name in EXAMS:
         result = record.exam(name)
         if result is None:
@@ -53,14 +56,52 @@ def weight_decay_too_high(record: Record) -> Outcome | None:
             continue
         return weight_decay_too_high.finding(
             trial.evidence("no decay", "no weight decay"),
-            evidence("decay term over the term beside it", strongest),
-            evidence("weight decay", float(largest["weight_decay"])),
+            evidence("decay term over the term beside it", pull.ratio),
+            evidence("weight decay", pull.size),
             grade="experiment",
-            summary=f"Weight decay {largest['weight_decay']:g} in {largest['class']} rules the step "
-            f"({strongest:.2g} times the gradient's term): without it the loss is "
+            summary=f"{pull.words} rules the step "
+            f"({pull.ratio:.2g} times the gradient's term): without it the loss is "
             f"{trial.variants['no decay']:.3f} instead of {trial.control:.3f} after {trial.steps} steps",
             since_step=trial.start,
         )
     if not any((r := record.exam(name)) is not None and r.done for name in EXAMS):
         return weight_decay_too_high.not_judged("the run without decay could not be tried")
     return weight_decay_too_high.clear("without decay the run is no better")
+
+
+@dataclass(frozen=True)
+class Pull:
+    """How hard the weights are pulled to zero, and by whom."""
+
+    words: str
+    size: float
+    ratio: float
+    """Over the term it stands beside."""
+
+
+def by_setting(record: Record) -> Pull | NotJudged | None:
+    """The optimizer's own weight decay; None where it has none."""
+    decays = [g for g in groups_of(record) if g.get("weight_decay")]
+    if not decays:
+        return None
+    ratio = record.get("decay.ratio")
+    if ratio is None or not len(ratio):
+        return weight_decay_too_high.not_judged("the decay term has not been measured")
+    strongest = float(ratio.values.max())
+    largest = max(decays, key=lambda g: g["weight_decay"])
+    size = float(largest["weight_decay"])
+    return Pull(f"Weight decay {size:g} in {largest['class']}", size, strongest)
+
+
+def by_hand(record: Record) -> Pull | NotJudged | None:
+    """What the script takes off its weights between two steps."""
+    result = record.exam("outside_changes")
+    if result is None or not result.done:
+        return weight_decay_too_high.not_judged(
+            "whether the script shrinks its weights itself is not known", wants="outside_changes"
+        )
+    if not result.values["tensors"]:
+        return None
+    lost = 1 - float(result.values["factor"])
+    words = f"Decay by hand (each step takes {lost:.2g} of the weights)"
+    return Pull(words, lost, float(result.values["ratio"]))
