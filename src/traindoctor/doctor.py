@@ -238,7 +238,8 @@ class Doctor:
             self._record = StoredRecord(record_path(self.watch.out, self.watch.rank or 0))
         self._record.refresh()
         self.diagnosis = diagnose(self._record)
-        self._open = [open_ for open_ in self.diagnosis.not_judged if open_.wants]
+        found = (cause.finding for cause in self.diagnosis.causes)
+        self._open = [one for one in (*self.diagnosis.not_judged, *found) if one.wants]
         new = [
             cause.finding
             for cause in self.diagnosis.roots

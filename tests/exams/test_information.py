@@ -62,6 +62,7 @@ class Model(nn.Module):
         *,
         skip: bool = True,
         places: bool = True,
+        prefix: bool = False,
         pooled: int = 0,
         norm: Callable[[], nn.Module] = lambda: nn.LayerNorm(D),
         init: float | None = None,
@@ -69,7 +70,7 @@ class Model(nn.Module):
         **attention: Any,
     ) -> None:
         super().__init__()
-        self.skip, self.pooled = skip, pooled
+        self.skip, self.pooled, self.prefix = skip, pooled, prefix
         self.token = nn.Embedding(V, D)
         self.place = nn.Embedding(T, D) if places else None
         self.attention = nn.ModuleList(Attention(**attention) for _ in range(2))
@@ -86,6 +87,8 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.token(x)
+        if self.prefix:  # a vector in front of the tokens; the last score is cut off, not the first
+            h = torch.cat([torch.zeros_like(h[:, :1]), h[:, :-1]], dim=1)
         if self.place is not None:
             h = h + self.place(torch.arange(x.shape[1]))
         for i in range(2):
@@ -161,6 +164,26 @@ def test_scores_flattened_in_another_order_than_targets(examine: Examine) -> Non
     assert not first(examine(Model(), next_token), dependence)["crossed"]
     leaky = first(examine(Model(mask="none"), next_token), dependence)
     assert not leaky["crossed"]
+
+
+def test_scores_cut_at_the_wrong_end_lag_behind_their_tokens(examine: Examine) -> None:
+    assert first(examine(Model(prefix=True), next_token), dependence)["lag"] == 1
+    assert first(examine(Model(), next_token), dependence)["lag"] == 0
+
+
+def test_rows_padded_on_different_sides_have_shifts_of_their_own(examine: Examine) -> None:
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        lengths = range(T - B, T)
+        inputs = torch.stack([F.pad(row[:n], (T - n, 0)) for row, n in zip(ids, lengths)])
+        targets = torch.stack(
+            [F.pad(row[1 : n + 1], (0, T - n), value=-100) for row, n in zip(ids, lengths)]
+        )
+        return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+
+    pair = first(examine(Model(), loss), shift)
+    assert pair["shift"] is None
+    assert pair["ragged"]["shifts"][-4:] == [5, 4, 3, 2]  # of the rows long enough to tell
+    assert first(examine(Model(pooled=0, mask="none"), reverse), shift)["ragged"] is None
 
 
 def test_shift_is_silent_on_other_tasks(examine: Examine) -> None:

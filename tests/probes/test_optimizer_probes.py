@@ -450,3 +450,14 @@ def test_an_eps_above_the_denominator_is_seen(tmp_path) -> None:
     record = watched(tmp_path, train, OptimizerState())
     assert record.layers("adam.under_eps").row()["body.weight"] == 1.0
     assert record["decay.ratio"].first > 0
+
+
+def test_moments_of_an_optimizer_of_ones_own_are_found_by_what_they_are() -> None:
+    weight = torch.randn(6, 6)
+    m, v = torch.randn(6, 6), torch.rand(6, 6)
+    group = {"betas": (0.9, 0.999), "eps": 0.1}
+    named = moments(weight, None, group, {"exp_avg": m, "exp_avg_sq": v, "step": 3}, decoupled=True)
+    own = moments(weight, None, group, {"second": v, "first": m, "t": 3}, decoupled=True)
+    assert torch.equal(named[:5], own[:5])
+    other = moments(weight, None, group, {"a": m, "b": -m, "t": 3}, decoupled=True)
+    assert other[:5].isnan().all(), "neither is a mean of squares"

@@ -95,6 +95,8 @@ class Finding:
     where: str | None = None
     since_step: int | None = None
     line: str | None = None  # "train.py:54", where the script's line is known
+    wants: str | None = None
+    """The exam that would confirm or refute it: it is named all the same where there is no time for that."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,7 @@ class Check:
         since_step: int | None = None,
         line: str | None = None,
         status: Status | None = None,
+        wants: str | None = None,
     ) -> Finding:
         """Status and confidence follow from the grade; `status` may only weaken it."""
         steps = [item.step for item in items if item.step is not None]
@@ -191,6 +194,7 @@ class Check:
             where=where,
             since_step=since_step if since_step is not None else min(steps, default=None),
             line=line,
+            wants=wants,
         )
 
     def clear(self, by: str | None = None) -> Clear:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from traindoctor.checks import BY_SLUG, CHECKS
-from traindoctor.checks.base import Check, NotJudged, Outcome
+from traindoctor.checks.base import Check, Finding, NotJudged, Outcome
 from traindoctor.diagnosis.rules import consequences
 from traindoctor.diagnosis.symptoms import symptoms
 from traindoctor.diagnosis.verdict import OUTCOME_ONLY, Diagnosis, judge
@@ -82,7 +82,7 @@ def wanted(
     """
     asked: dict[str, list[str]] = {}
     for outcome in outcomes:
-        if isinstance(outcome, NotJudged) and outcome.wants:
+        if isinstance(outcome, NotJudged | Finding) and outcome.wants:
             asked.setdefault(outcome.wants, []).append(outcome.cause)
     listed = [
         Wanted(

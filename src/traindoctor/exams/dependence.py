@@ -98,6 +98,8 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
             result |= {
                 "own_share": own_share(grid[row], middle),
                 "one_token": float(grid.max()) / spread,
+                # 0: the score at a token's own place has seen it; 1: only the next one has.
+                "lag": lag(grid[row], middle),
             }
             later = torch.cat([grid[row, :middle], grid[row, middle + 1 :]])
             result["other_places"] = float(later.max()) / spread if len(later) else None
@@ -153,6 +155,12 @@ def own_share(line: Tensor, place: int) -> float | None:
     if place >= len(line) or largest <= 0:
         return None
     return float(line[place]) / largest
+
+
+def lag(line: Tensor, place: int) -> int | None:
+    """Places from the changed token on to the first score that moves at all; None where none does."""
+    moved = line[place:].nonzero().flatten()
+    return int(moved[0]) if len(moved) and not bool(line[:place].any()) else None
 
 
 def locate(

@@ -42,6 +42,7 @@ def describe(ends: Ends) -> dict[str, Any]:
         "compared": 0,
         "axis": None,
         "dealt": None,
+        "ragged": None,
         **first_row(ends),
     }
     if found is not None:
@@ -55,6 +56,8 @@ def describe(ends: Ends) -> dict[str, Any]:
         }
     elif (rows := ends.dealt) is not None:
         row["dealt"] = {"shift": rows.shift, "moved": rows.moved, "compared": rows.compared}
+    elif (own := ends.ragged) is not None:
+        row["ragged"] = {"shifts": list(own.shifts), "compared": own.compared}
     return row
 
 

@@ -48,12 +48,11 @@ def moments(
     nothing = weight.new_tensor(math.nan)
     pull = weight.norm() * float(group.get("weight_decay") or 0.0)
     push = nothing if gradient is None else _read(gradient).norm()
-    m, v, betas = state.get("exp_avg"), state.get("exp_avg_sq"), group.get("betas")
-    plain = isinstance(m, Tensor) and isinstance(v, Tensor) and betas is not None
-    # Factored moments (Adafactor) have other shapes and another rule.
-    if not plain or m.shape != parameter.shape or v.shape != parameter.shape:
+    betas, found = group.get("betas"), first_and_second(parameter, state)
+    if found is None or betas is None:
         return torch.stack([*[nothing] * 5, pull, push])
-    count = max(float(state.get("step", 1)), 1.0)
+    m, v = found
+    count = max(float(state.get("step", state.get("t", 1))), 1.0)
     first, second = (max(1 - float(beta) ** count, 1e-12) for beta in betas[:2])
     m, root = _read(m) / first, (_read(v) / second).sqrt()
     eps = float(group.get("eps", 0.0))
@@ -72,6 +71,28 @@ def moments(
             step.norm() if decoupled else push,
         ]
     )
+
+
+def first_and_second(parameter: Tensor, state: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """Adam's two moments; in an optimizer of the user's own by what they are, whatever they are called.
+
+    Factored moments (Adafactor) have other shapes and another rule.
+    """
+    alike = {
+        key: value
+        for key, value in state.items()
+        if isinstance(value, Tensor) and value.shape == parameter.shape and parameter.numel() > 1
+    }
+    if "exp_avg" in alike and "exp_avg_sq" in alike:
+        return alike["exp_avg"], alike["exp_avg_sq"]
+    if len(alike) != 2 or "exp_avg" in alike or any(v.is_cuda for v in alike.values()):
+        return None
+    # A mean of squares is nowhere negative; a mean of gradients is, somewhere.
+    squares = [key for key, value in alike.items() if bool((_read(value) >= 0).all())]
+    if len(squares) != 1:
+        return None
+    first = next(key for key in alike if key != squares[0])
+    return alike[first], alike[squares[0]]
 
 
 def _read(tensor: Tensor) -> Tensor:

@@ -168,6 +168,46 @@ def _rows_that_fit(x: Tokens, y: Tokens, valid: Mask, shift: int) -> Dealt | Non
     return Dealt(shift, moved, int(count.sum())) if moved >= MOSTLY else None
 
 
+@dataclass(frozen=True)
+class Ragged:
+    """Each row has its own exact shift: inputs and targets are padded on different sides."""
+
+    shifts: tuple[int, ...]
+    """Of the rows that could be told."""
+    compared: int
+
+
+def ragged(inputs: Tokens, targets: Tokens, valid: Mask) -> Ragged | None:
+    """Where no one shift fits all rows: an exact shift for most of them, not the same for all."""
+    for axis, laid, mask in layouts(inputs, targets, valid):
+        x, y, m = (inputs, laid, mask) if axis == 1 else (inputs.T, laid.T, mask.T)
+        own = [row_shift(*row) for row in zip(x[:MOST_ROWS], y[:MOST_ROWS], m[:MOST_ROWS])]
+        found = [one for one in own if one is not None]
+        several = len({shift for shift, _ in found}) > 1
+        if several and len(found) >= max(2, MOSTLY * len(own)):
+            return Ragged(tuple(shift for shift, _ in found), sum(count for _, count in found))
+    return None
+
+
+def row_shift(x: Tokens, y: Tokens, valid: Mask) -> tuple[int, int] | None:
+    """(shift, places compared) of one row, any distance; None where none fits, or several do."""
+    # Padding fits padding everywhere: only targets unlike their neighbours are asked for.
+    telling = valid.copy()
+    telling[1:] &= y[1:] != y[:-1]
+    telling[:-1] &= y[:-1] != y[1:]
+    places = np.flatnonzero(telling)
+    if len(places) < ROW_ENOUGH:
+        return None
+    fits = []
+    for shift in range(-int(places[-1]), len(x) - int(places[0])):
+        inside = places[(places + shift >= 0) & (places + shift < len(x))]
+        # The row's last target may lie behind the end of its inputs.
+        if len(inside) >= max(ROW_ENOUGH, EXACT * len(places) - 1):
+            if (x[inside + shift] == y[inside]).mean() >= EXACT:
+                fits.append((shift, len(inside)))
+    return fits[0] if len(fits) == 1 else None
+
+
 def looks_like_positions(index: Tokens) -> bool:
     """An embedding index that counts places (or is constant) rather than naming tokens."""
     if index.size < 2 or index.min() == index.max():

@@ -18,10 +18,12 @@ from traindoctor.errors import ReplayError
 from traindoctor.replay.alignment import (
     Alignment,
     Dealt,
+    Ragged,
     align,
     dealt,
     layouts,
     looks_like_positions,
+    ragged,
 )
 from traindoctor.replay.structure import Structure
 
@@ -71,6 +73,14 @@ class Ends:
             return None
         y = self.loss.targets.cpu().long().numpy()
         return dealt(self.index.numpy(), y, self.loss.valid.cpu().numpy())
+
+    @property
+    def ragged(self) -> Ragged | None:
+        """Where no shift fits all rows: does each row have one of its own?"""
+        if not self.has_classes or self.index.ndim != 2 or self.alignment is not None:
+            return None
+        y = self.loss.targets.cpu().long().numpy()
+        return ragged(self.index.numpy(), y, self.loss.valid.cpu().numpy())
 
     @property
     def causal(self) -> bool:

@@ -71,3 +71,28 @@ def test_scores_and_targets_flattened_in_different_orders() -> None:
     assert isinstance(found, Finding)
     assert (found.status, found.line) == ("confirmed", "train.py:30")
     assert "reshape" in found.remedy
+
+
+def late(lag: int, *, skips: int = 2) -> Outcome:
+    exams = {
+        "shift": {"pairs": [pair(shift=1)]},
+        "dependence": {"pairs": [{"shift": 1, "lag": lag, "line": "train.py:30"}]},
+        "residual": {"attentions_bypassed": skips},
+    }
+    return targets_misaligned(make_record(exams=exams))
+
+
+def test_scores_that_have_not_seen_the_token_before_their_target_are_late() -> None:
+    found = late(1)
+    assert isinstance(found, Finding)
+    assert "late" in found.summary
+    assert isinstance(late(0), Clear)
+    assert isinstance(late(1, skips=0), Clear), "without skip paths a hidden diagonal does the same"
+
+
+def test_rows_with_shifts_of_their_own_are_padded_on_different_sides() -> None:
+    rows = {"shifts": [1, -3, -8, 0], "compared": 90}
+    found = judge(pair(ragged=rows))
+    assert isinstance(found, Finding)
+    assert "different sides" in found.summary
+    assert isinstance(judge(pair(ragged=rows), text=False), Clear)

@@ -43,7 +43,7 @@ def record(betas=(0.9, 0.999), eps: float = 1e-8, under: float = 0.0, exams=()) 
 )
 def test_odd_settings_are_tried_and_named_when_the_usual_ones_win(betas, eps, under) -> None:
     asked = adam_settings_bad(record(betas, eps, under))
-    assert isinstance(asked, NotJudged)
+    assert isinstance(asked, NotJudged | Finding)
     assert asked.wants == EXAM
     found = adam_settings_bad(record(betas, eps, under, {EXAM: experiment(3.6)}))
     assert isinstance(found, Finding)
@@ -77,3 +77,16 @@ def test_sgd_has_no_such_settings() -> None:
         facts={"optimizer.groups": [{"class": "SGD", "groups": [{"lr": 0.1}]}]},
     )
     assert isinstance(adam_settings_bad(sgd), Clear)
+
+
+def test_an_eps_above_every_denominator_is_likely_before_it_is_tried() -> None:
+    found = adam_settings_bad(record(eps=0.1, under=1.0))
+    assert isinstance(found, Finding)
+    assert (found.status, found.wants) == ("likely", EXAM)
+    assert isinstance(adam_settings_bad(record(eps=1e-3, under=0.6)), NotJudged)
+
+
+def test_a_large_eps_is_tried_where_the_moments_could_not_be_read() -> None:
+    asked = adam_settings_bad(record(eps=0.5, under=float("nan")))
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == EXAM

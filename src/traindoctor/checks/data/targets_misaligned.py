@@ -21,7 +21,8 @@ def targets_misaligned(record: Record) -> Outcome | None:
     """
     ## What it does
     Compares the targets at the loss with the tokens at the embedding, place by place, on one batch. A constant
-    shift either fits at every place or it is not there. Next-token prediction is +1.
+    shift either fits at every place or it is not there. Next-token prediction is +1. The scores are asked as well:
+    one that stands beside the target of place t must move when token t changes.
     ## Why it matters
     With shift 0 the answer stands in the input and the model learns to copy; with +2 it learns to skip a token;
     with -1 to repeat the past. The loss looks fine and the generated text is garbage.
@@ -38,9 +39,11 @@ def targets_misaligned(record: Record) -> Outcome | None:
     if (crossed := crossed_layout(record)) is not None:
         return crossed
     if any(p["shift"] == 1 for p in pairs):
-        return targets_misaligned.clear("targets are the next tokens, at every place")
+        return late_scores(record) or targets_misaligned.clear(
+            "targets are the next tokens, at every place"
+        )
     for pair in pairs:
-        outcome = judge(record, pair, result.step)
+        outcome = judge(record, pair, result.step) or row_by_row(record, pair, result.step)
         if outcome is not None:
             return outcome
     return targets_misaligned.clear(
@@ -69,6 +72,32 @@ def crossed_layout(record: Record) -> Outcome | None:
         "so each prediction is compared with the target of another place",
         remedy="Flatten both the same way: transpose the scores to (batch, time, classes) before "
         "`reshape(-1, classes)` and `targets.reshape(-1)`.",
+        line=pair["line"],
+        since_step=0,
+    )
+
+
+def late_scores(record: Record) -> Outcome | None:
+    """Inputs and targets lie right, but the scores between them were cut at the wrong end."""
+    result, skips = record.exam("dependence"), record.exam("residual")
+    if result is None or not result.done:
+        return None
+    pair = next((p for p in result.values["pairs"] if p.get("shift") == 1 and p.get("lag")), None)
+    # Without skip paths a mask that hides the diagonal does the same: that is another fault.
+    if pair is None or skips is None or not skips.done or not skips.values["attentions_bypassed"]:
+        return None
+    return targets_misaligned.finding(
+        evidence(
+            "places from a token to the first score that it moves",
+            pair["lag"],
+            0,
+            step=result.step,
+        ),
+        evidence("movement of the score at the token's own place", 0.0, "above 0"),
+        summary=f"The scores beside the targets are {pair['lag']} place(s) late: each has not seen the token just "
+        "before its target, so it is asked for the token after the next",
+        remedy="Cut the scores so that the one made at token t stands beside target t + 1: a prefix in front of the "
+        "tokens moves every score by its length.",
         line=pair["line"],
         since_step=0,
     )
@@ -133,6 +162,30 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
             **where,
         )
     return None
+
+
+def row_by_row(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
+    """Every row fits exactly, but each at a distance of its own: padded on different sides."""
+    found = pair.get("ragged")
+    # Repeating random signs after a pause of one's own is a task.
+    if not found or not is_text(record):
+        return None
+    shifts = found["shifts"]
+    return targets_misaligned.finding(
+        evidence(
+            "rows whose targets stand elsewhere than one place on",
+            sum(shift != 1 for shift in shifts),
+            0,
+            step=step,
+        ),
+        evidence("shifts of the rows", f"{min(shifts):+d} to {max(shifts):+d}", "+1 in each"),
+        evidence("places compared", found["compared"], step=step),
+        summary="Inputs and targets are padded on different sides: each row is shifted by a number of its own "
+        f"({min(shifts):+d} to {max(shifts):+d} places)",
+        remedy="Pad inputs and targets on the same side, in one place of the script.",
+        line=pair["line"],
+        since_step=0,
+    )
 
 
 def is_text(record: Record) -> bool:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.optimizer.base import Experiment, groups_of
+from traindoctor.checks.optimizer.base import Experiment, groups_of, progress
 from traindoctor.record import Record
 
 EXAM = "experiment_adam"
@@ -15,6 +15,8 @@ SECOND = (0.5, 0.9999)
 # Eps above the usual 1e-8 .. 1e-6 that is larger than most of sqrt(v) turns Adam into SGD with a tiny rate.
 EPS_USUAL = 1e-6
 UNDER_EPS = 0.5
+# Above nearly all of them, and larger than any recipe's for a transformer, it needs no trial to be likely.
+UNDER_EPS_ALONE, EPS_NEVER = 0.95, 1e-3
 
 
 @check(
@@ -44,31 +46,32 @@ def adam_settings_bad(record: Record) -> Outcome | None:
     if not oddities:
         return adam_settings_bad.clear("betas and eps are in the usual range")
     result = record.exam(EXAM)
-    if result is None:
-        return adam_settings_bad.not_judged("the usual settings have not been tried", wants=EXAM)
-    trial = Experiment.of(result)
-    betas, eps = groups[0]["betas"], groups[0]["eps"]
+    share = _share_under_eps(record)
+    odd = next(g for g in groups if _oddity(g, share))
+    betas, eps = odd["betas"], float(odd["eps"])
     items = [
         evidence("betas", f"({betas[0]:g}, {betas[1]:g})", "(0.9, 0.999)"),
-        evidence("eps", float(eps), 1e-8),
+        evidence("eps", eps, 1e-8),
     ]
-    share = _share_under_eps(record)
     if np.isfinite(share):
         items.append(evidence("share of entries whose sqrt(v) is under eps", share, 0.0))
+    summary = f"Adam cannot work as it is set: {oddities[0]}"
+    trial = Experiment.of(result)
     if trial is not None and trial.faithful:
         if not trial.wins("usual Adam settings"):
             return adam_settings_bad.clear(f"{EXAM}: with the usual settings the run is no better")
         items.append(trial.evidence("usual Adam settings", "betas (0.9, 0.999) and eps 1e-8"))
+        return adam_settings_bad.finding(*items, summary=summary, since_step=0)
+    reversed_ = float(betas[0]) >= REVERSED_FIRST and float(betas[0]) > float(betas[1])
+    reached = progress(record)
+    learns = reached is not None and reached.learned_well
+    if reversed_ or (eps >= EPS_NEVER and share >= UNDER_EPS_ALONE and not learns):
+        wants = EXAM if result is None else None
         return adam_settings_bad.finding(
-            *items, summary=f"Adam cannot work as it is set: {oddities[0]}", since_step=0
+            *items, grade="statistic", summary=summary, since_step=0, wants=wants
         )
-    if float(betas[0]) >= REVERSED_FIRST and float(betas[0]) > float(betas[1]):
-        return adam_settings_bad.finding(
-            *items,
-            grade="statistic",
-            summary=f"Adam cannot work as it is set: {oddities[0]}",
-            since_step=0,
-        )
+    if result is None:
+        return adam_settings_bad.not_judged("the usual settings have not been tried", wants=EXAM)
     return adam_settings_bad.not_judged("the usual settings could not be tried")
 
 
@@ -91,4 +94,6 @@ def _oddity(group: dict[str, object], under_eps: float) -> str | None:
         return f"beta2 = {second:g} is far from 0.95 .. 0.999"
     if eps > EPS_USUAL and under_eps > UNDER_EPS:
         return f"eps = {eps:g} is above {under_eps:.0%} of the denominators it guards"
+    if eps > EPS_USUAL and np.isnan(under_eps):
+        return f"eps = {eps:g} is far above the usual 1e-8"  # moments that could not be read
     return None
