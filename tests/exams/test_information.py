@@ -290,6 +290,39 @@ def test_order_reaches_the_output_only_with_positions(examine: Examine) -> None:
     assert positions(examine(Model(places=False), next_token)).outcome == "refused"
 
 
+def masked_model(how: str) -> Callable[[nn.Module, Tensor], Tensor]:
+    """Tokens to be guessed are picked before the loss, by a mask or by numbers, after the head or before it."""
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        ids = ids[:, :T]
+        mask = torch.zeros(B, T, dtype=torch.bool)
+        mask[:, ::3] = True
+        out = model(ids.masked_fill(mask, 0))
+        if how == "numbers":
+            chosen = mask.flatten().nonzero().flatten()
+            return F.cross_entropy(out.flatten(0, 1).index_select(0, chosen), ids.flatten()[chosen])
+        if how == "before the head":
+            out = F.linear(F.gelu(out)[mask], torch.eye(V))
+            return F.cross_entropy(out, ids[mask])
+        return F.cross_entropy(out[mask], ids[mask])
+
+    return loss
+
+
+@pytest.mark.parametrize("how", ["mask", "numbers", "before the head"])
+def test_losses_over_picked_places_are_laid_over_all_places(examine: Examine, how: str) -> None:
+    loss = masked_model(how)
+    without = first(examine(Model(places=False, mask="none"), loss), positions)
+    assert without["gap"] < 1e-4
+    assert first(examine(Model(mask="none"), loss), positions)["gap"] > 0.01
+    patient = examine(Model(norm=lambda: nn.LayerNorm((T, D)), mask="none"), loss)
+    axes = {tuple(n["axes"]) for n in normalisation(patient).values["norms"]}
+    assert ("feature", "time") in axes
+    pair = first(examine(Model(mask="none"), loss), dependence)
+    assert not pair["expects_causal"]
+    assert pair["other_places"] > 1e-3
+
+
 @pytest.mark.parametrize(
     ("settings", "off", "at_product"),
     [

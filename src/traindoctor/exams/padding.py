@@ -64,15 +64,20 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     scores = (
         ends.scores(tape.replay(want=[ends.loss.logits])[ends.loss.logits].detach()).float().cpu()
     )
-    nll = F.cross_entropy(scores, y.clamp(0, scores.shape[1] - 1).long(), reduction="none")
-    inside, outside = nll[counts & flat_tails], nll[counts & ~flat_tails]
     row["counted"] = float((counts & flat_tails).sum()) / max(1, int(counts.sum()))
-    row["nll_padding"] = float(inside.mean()) if len(inside) else None
-    row["nll_elsewhere"] = float(outside.mean()) if len(outside) else None
     # Does the padding token also stand inside texts? Then it may be a blank, not padding.
     row["token_elsewhere"] = (
         float((grid[~tails] == token).float().mean()) if (~tails).any() else 0.0
     )
+    row |= {"nll_padding": None, "nll_elsewhere": None}
+    if scores.shape[1] != ends.loss.num_classes:
+        return (
+            row  # places were picked before the head: what it would say of the others is not known
+        )
+    nll = F.cross_entropy(scores, y.clamp(0, scores.shape[1] - 1).long(), reduction="none")
+    inside, outside = nll[counts & flat_tails], nll[counts & ~flat_tails]
+    row["nll_padding"] = float(inside.mean()) if len(inside) else None
+    row["nll_elsewhere"] = float(outside.mean()) if len(outside) else None
     return row
 
 

@@ -57,7 +57,7 @@ def place_of(structure: Structure, ends: Ends, all_ends: list[Ends]) -> Layout |
     """How to permute the tokens and read the scores; None where order is not asked about."""
     if ends.causal:
         return None
-    partner = next((e for e in all_ends if e.causal and e.loss is ends.loss), None)
+    partner = next((e for e in all_ends if e.causal and e.loss.op is ends.loss.op), None)
     if partner is None:
         return ends.layout
     # Beside next tokens: an encoder, if attention works on it before the next tokens come in. Its batch is theirs;

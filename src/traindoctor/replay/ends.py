@@ -25,6 +25,7 @@ from traindoctor.replay.alignment import (
     looks_like_positions,
     ragged,
 )
+from traindoctor.replay.picked import unpicked
 from traindoctor.replay.structure import Structure
 
 if TYPE_CHECKING:
@@ -143,11 +144,20 @@ def find_ends(tape: StepTape, structure: Structure | None = None) -> list[Ends]:
                 continue
             made = site.op.outputs[0]
             if made is not None and structure.hangs(loss.logits, made):
-                found.append(Ends(loss, site, structure.shape(loss.logits)))
+                whole = laid_out(tape, structure, loss, index.numel())
+                found.append(Ends(whole, site, structure.shape(whole.logits)))
     if not found:
         return []
     first = found[0].loss.op.segment
     return [ends for ends in found if ends.loss.op.segment == first]
+
+
+def laid_out(tape: StepTape, structure: Structure, loss: LossSite, places: int) -> LossSite:
+    """The loss over all places of the look-up, where it was taken over some that the script picked."""
+    key = (id(loss), places)
+    if key not in tape.memo:
+        tape.memo[key] = unpicked(tape, structure, loss, places) or loss
+    return tape.memo[key]  # type: ignore[no-any-return]
 
 
 def chosen_row(index: Tensor) -> tuple[int, int, int]:

@@ -65,10 +65,11 @@ class LossSite:
     """The site is on the way to what backward was called on."""
 
     def rows(self, logits: Tensor) -> Tensor:
-        """(N, C)"""
+        """(N, C); activations of any width where a head stands between them and the loss."""
         if self.class_dim is None:
             return logits.reshape(-1, 1)
-        return logits.movedim(self.class_dim, -1).reshape(-1, self.num_classes)
+        moved = logits.movedim(self.class_dim, -1)
+        return moved.reshape(-1, moved.shape[-1])
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -48,6 +48,9 @@ class StepTape:
 
     compiled: float | None = None
     """Compiled code ran in the step, and the tape has it uncompiled: the largest relative difference of results."""
+
+    memo: dict[Any, Any] = field(default_factory=dict)
+    """What several exams ask of the tape and one of them has worked out."""
 
     @cached_property
     def loss_sites(self) -> list[LossSite]:
