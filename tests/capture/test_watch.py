@@ -147,6 +147,20 @@ def test_each_optimizer_is_asked_for_gradients_left_over_by_itself(tmp_path: Pat
     assert second.max() == 0
 
 
+def test_a_later_stage_over_other_parameters_is_taped_again(tmp_path: Path) -> None:
+    def stages(second: str) -> Callable[[], None]:
+        def run() -> None:
+            model = Net()
+            train(model, torch.optim.SGD(model.parameters(), 0.1), 8)
+            later = model.head if second == "head" else model
+            train(model, torch.optim.SGD(later.parameters(), 0.1), 8)
+
+        return run
+
+    assert recorded(tmp_path / "a", stages("head")).fact("stage.taped") == 9
+    assert recorded(tmp_path / "b", stages("all")).fact("stage.taped") is None
+
+
 def test_clipping_is_seen_from_before(tmp_path: Path) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

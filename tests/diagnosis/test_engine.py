@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from traindoctor.checks import CHECKS
-from traindoctor.checks.base import Clear, Finding, NotJudged, check, evidence
+from traindoctor.checks import BY_SLUG, CHECKS
+from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome, check, evidence
 from traindoctor.diagnosis import diagnose, examine, explain, overhead_percent, wanted
 from traindoctor.errors import TraindoctorError
-from traindoctor.record import Record, make_record
+from traindoctor.record import ExamResult, Record, make_record
 
 
 @check(code="TST001", slug="double-softmax", title="A test cause", needs=["loss.root"])
@@ -92,3 +92,27 @@ def test_explain_takes_slug_and_code_and_suggests() -> None:
 
 def test_an_empty_record_is_inconclusive() -> None:
     assert diagnose(make_record()).verdict == "inconclusive"
+
+
+def two_stages(*, again: bool | None) -> Record:
+    """The first stage shares no layer; the second was never asked, or does not (`again`), or does."""
+    results = [ExamResult("sharing", 0, "done", {"listed": [], "tied": [], "reused": []})]
+    if again is not None:
+        listed = [] if again else [{"modules": ["a", "b"], "times": 2, "of": 2}]
+        results.append(
+            ExamResult("sharing", 81, "done", {"listed": listed, "tied": [], "reused": []})
+        )
+    return make_record({"loss.root": [1.0] * 100}, facts={"stage.taped": 81}, exams=results)
+
+
+def test_a_later_stage_is_asked_again_and_judged_by_itself() -> None:
+    check = BY_SLUG["weights-tied-by-mistake"]
+
+    def outcome(again: bool | None) -> Outcome:
+        return examine(two_stages(again=again), checks=[check])[0]
+
+    asked = outcome(None)
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "sharing"
+    assert isinstance(outcome(True), Clear)
+    assert isinstance(outcome(False), Finding)

@@ -407,3 +407,20 @@ def test_exams_leave_no_trace(model, data) -> None:
         assert parameter.grad is gradient
         assert bool((gradient == 1).all())
         assert torch.equal(parameter, value)
+
+
+@pytest.mark.parametrize(("twice", "found"), [(True, 1), (False, 0)])
+def test_a_softmax_of_a_teachers_probabilities_is_seen(twice: bool, found: int) -> None:
+    model = nn.Linear(4, 6)
+    teacher = nn.Linear(4, 6).requires_grad_(False)
+    x = torch.randn(12, 4)
+
+    def compute() -> Tensor:
+        scores = teacher(x)
+        if twice:
+            scores = scores.softmax(-1)
+        targets = (scores / 1.5).softmax(-1)
+        return F.kl_div(model(x).log_softmax(-1), targets, reduction="batchmean")
+
+    values = perform(loss_input, patient_of(model, compute))
+    assert len(values["softmaxes"]) == found

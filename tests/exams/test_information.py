@@ -5,6 +5,7 @@ Legend: B rows, T places, D features, V tokens.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -114,6 +115,11 @@ def next_token(model: nn.Module, ids: Tensor) -> Tensor:
 def reverse(model: nn.Module, ids: Tensor) -> Tensor:
     ids = ids[:, :T]
     return F.cross_entropy(model(ids).flatten(0, 1), ids.flip(1).flatten())
+
+
+def classify_all(model: nn.Module, ids: Tensor) -> Tensor:
+    ids = ids[:, :T]
+    return F.cross_entropy(model(ids).flatten(0, 1), (ids % 5).flatten())
 
 
 def classify(model: nn.Module, ids: Tensor) -> Tensor:
@@ -367,6 +373,32 @@ def test_the_factor_on_scores_is_read_from_the_tape(
     assert row["length"] == 4
     assert row["scale"] == pytest.approx(scale)
     assert row["spread"] > 0.05  # nothing normalises queries and keys here
+
+
+@pytest.mark.parametrize(("temperature", "reach"), [(12.0, 12.0), (1 / 12, 1 / 12)])
+def test_the_reach_of_cosine_scores_is_their_temperature(
+    examine: Examine, temperature: float, reach: float
+) -> None:
+    class Cosine(Attention):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x).chunk(3, dim=-1)
+            scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * temperature
+            return self.out(scores.softmax(-1) @ v)
+
+    model = Model(mask="none")
+    model.attention = nn.ModuleList(Cosine() for _ in range(2))
+    rows = attention_scores(examine(model, classify_all)).values["attentions"]
+    assert [row["reach"] for row in rows] == [pytest.approx(reach, rel=1e-3)] * 2
+    assert {row["keys"] for row in rows} == {T}
+    plain = attention_scores(examine(Model(), next_token)).values["attentions"]
+    assert {row["reach"] for row in plain} == {None}
+
+
+def test_shallow_copies_are_told_from_deep_ones(examine: Examine) -> None:
+    for copier, times in ((copy.copy, 1), (copy.deepcopy, 0)):
+        model = Model()
+        model.mlp = nn.ModuleList([model.mlp[0], copier(model.mlp[0])])
+        assert len(sharing(examine(model, next_token)).values["copied"]) == times
 
 
 def test_skip_paths_are_counted(examine: Examine) -> None:

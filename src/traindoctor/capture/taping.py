@@ -21,6 +21,8 @@ ALWAYS = frozenset({0, 1, 2, 20, 100})
 # After those a tape is one more measurement that the governor pays for.
 EVERY = 100
 PART = "tape"
+# An optimizer that comes later, over other parameters, begins a stage of its own; earlier it is one of several.
+LATER = 5
 
 
 class Taping:
@@ -38,6 +40,9 @@ class Taping:
         self._taped_step = -1
         self._seconds = 0.0
         self.crashes = CrashKeeper(patient.names)
+        self._held: dict[int, frozenset[int]] = {}
+        """The parameters of each optimizer that has stepped."""
+        self._stage = -1
         governor.add(PART, EVERY)
 
     @property
@@ -73,9 +78,19 @@ class Taping:
                 else:
                     self._taped_step = step
                     self.patient.refusals[step] = reason
-        elif kind is StepBegin and self.recording:
-            self._finish(step)
+        elif kind is StepBegin:
+            if self.recording:
+                self._finish(step)
+            if id(event.optimizer) not in self._held:
+                self._learn(event.optimizer, step)
         self._seconds += time.thread_time() - began
+
+    def _learn(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        """What a new stage trains was never taped: its second step is."""
+        held = frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
+        if step >= LATER and held not in self._held.values():
+            self._asked, self._stage = True, step
+        self._held[id(optimizer)] = held
 
     def step_ended(self, step: int) -> None:
         """Step `step - 1` is over. Without optimizer events its tape ends here; without a module the next begins."""
@@ -97,6 +112,9 @@ class Taping:
         self._finished = True
         try:
             self.patient.add_tape(self._recorder.finish())
+            if 0 <= self._stage < step and self.patient.writer is not None:
+                self.patient.writer.fact("stage.taped", step)
+                self._stage = -1
         except ReplayError as reason:
             self.patient.refusals[step] = str(reason)
             self._recorder = hub.beside = None

@@ -21,6 +21,11 @@ from traindoctor.record import Record, open_record
 UNKNOWN_COST = 1.0
 # Cheaper than this makes no difference.
 FREE = 0.01
+# Exams of one taped step, of what the model and the loss are: asked again in a new stage.
+BY_TAPE = frozenset(
+    "tape_gradient functions_alone gradient_flow loss_input loss_coefficient printed_loss shift dependence positions "
+    "softmax_axis residual normalisation padding sharing".split()
+)
 # There from the first step and provable by it: worth asking about before anything else.
 URGENT = frozenset(
     "backward-incorrect loss-gradient-mismatch targets-misaligned causal-mask-leak double-softmax "
@@ -48,11 +53,14 @@ def examine(
 ) -> list[Outcome]:
     """Every check's outcome. A check that fails judges nothing, and its fault is told."""
     outcomes: list[Outcome] = []
+    stage = of_this_stage(record)
     for check in checks:
         try:
             # Numbers of sick runs overflow and divide by zero; that is what they are read for.
             with np.errstate(all="ignore"):
                 outcome = check(record)
+                if stage is not None and not isinstance(outcome, Finding):
+                    outcome = _of_both(outcome, check(stage))
         except Exception as error:  # one broken check must not cost the verdict of the others
             where = traceback.extract_tb(error.__traceback__)[-1]
             fault = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
@@ -61,6 +69,32 @@ def examine(
                 notes.append(f"check {check.slug} failed: {fault}")
         outcomes.append(outcome)
     return outcomes
+
+
+def of_this_stage(record: Record) -> Record | None:
+    """The record without the exams of earlier stages; None where the run has one stage only.
+
+    A later optimizer over other parameters (fine-tuning after training) makes another model of it: what was
+    proven of the first says nothing of the second.
+    """
+    begun = record.fact("stage.taped")
+    if begun is None:
+        return None
+    made = [r for r in record.exam_results if r.step >= int(begun) or r.exam not in BY_TAPE]
+    return Record(
+        series={name: record[name] for name in record.names},
+        layers={n: table for n in record.layer_names if (table := record.layers(n)) is not None},
+        facts=record.facts,
+        exams=made,
+        notes=record.notes,
+        meta=record.meta,
+    )
+
+
+def _of_both(whole: Outcome, stage: Outcome) -> Outcome:
+    """What the last stage alone shows, or still wants to be asked; else what the whole run showed."""
+    asks = isinstance(stage, NotJudged) and stage.wants is not None
+    return stage if asks or isinstance(stage, Finding) else whole
 
 
 @dataclass(frozen=True)

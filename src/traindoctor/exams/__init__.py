@@ -36,6 +36,7 @@ EXAMS: dict[str, str] = {
     "reference_model": "reference_model",
     "generation": "generation",
     "outside_changes": "outside",
+    "gradient_arrival": "arrival",
     "experiment_rate_down": "counterfactual",
     "experiment_rate_up": "counterfactual",
     "experiment_schedule": "counterfactual",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Below this a score is masked, not merely small.
 MASKED = -1e4
+# Vectors whose lengths differ by less than this share of them were normalised (projections: 0.1 to 0.5).
+ONE_LENGTH = 0.01
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Reading:
     """d"""
     spread: float | None = None
     """Standard deviation over mean of the lengths of queries and keys, the smaller of the two: 0 where one is normalised."""
+    reach: float | None = None
+    """The largest score that can be, where queries and keys are both normalised: their lengths times the factor."""
 
 
 @exam(name="attention_scores", title="Spread and scaling of attention scores", cost=3)
@@ -78,6 +82,8 @@ def describe(attention: Attention, reading: Reading) -> dict[str, Any]:
         # 1: divided by sqrt(d); sqrt(d): not divided; d: multiplied by it
         "scale": None if factor is None or not length else factor * math.sqrt(length),
         "spread": reading.spread,
+        "reach": reading.reach,
+        "keys": int(choices.max()) if choices.numel() else 0,
         "module": attention.op.module,
         "line": attention.op.line,
         "kind": attention.kind,
@@ -100,13 +106,39 @@ def read(tape: StepTape, structure: Structure, attention: Attention) -> Reading 
     if product is None or product.name == "einsum":
         return Reading(scores, factor, length)
     q, k = (values[ref].detach().float() for ref in operands)
-    return Reading(scores, factor, length, spread(q, k.mT))
+    dots = q @ k
+    after = None if dots.shape != scores.shape or factor is None else factor_between(dots, scores)
+    return Reading(scores, factor, length, spread(q, k.mT), reach(q, k.mT, after))
 
 
 def spread(q: Tensor, k: Tensor) -> float:
     """See Reading.spread; both with their vectors along the last axis."""
     lengths = (q.norm(dim=-1), k.norm(dim=-1))
     return min(float(x.std() / x.mean().clamp_min(1e-30)) for x in lengths)
+
+
+def reach(q: Tensor, k: Tensor, factor: float | None) -> float | None:
+    """See Reading.reach. `factor` is that on q.k after the product."""
+    if factor is None or not (normalised(q) and normalised(k)):
+        return None
+    return abs(factor) * float(q.norm(dim=-1).mean() * k.norm(dim=-1).mean())
+
+
+def normalised(x: Tensor) -> bool:
+    """All vectors have one length, and point in different directions (a layer that starts at zero does neither)."""
+    lengths = x.norm(dim=-1)
+    mean = float(lengths.mean())
+    if mean == 0 or float(lengths.std()) > ONE_LENGTH * mean:
+        return False
+    apart = (x - x.mean(dim=-2, keepdim=True)).norm(dim=-1).mean()
+    return float(apart) > ONE_LENGTH * mean
+
+
+def factor_between(dots: Tensor, scores: Tensor) -> float:
+    """By what number the products were multiplied on their way to the softmax, masked places left out."""
+    open_ = torch.isfinite(scores) & (scores > MASKED)
+    x, y = dots[open_].double(), scores[open_].double()
+    return float((x * y).sum() / x.square().sum().clamp_min(1e-30))
 
 
 def argument(op: Op, place: int, name: str, default: Any = None) -> Any:
@@ -124,7 +156,7 @@ def read_sdpa(tape: StepTape, structure: Structure, op: Op) -> Reading:
     factor = float(given) if given is not None else length**-0.5
     if q.ndim == k.ndim == 4 and q.shape[1] != k.shape[1]:
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores, varied = q @ k.mT * factor, spread(q, k)
+    scores, varied, far = q @ k.mT * factor, spread(q, k), reach(q, k, factor)
     if isinstance(mask, Ref):
         m = values[mask]
         scores = scores.masked_fill(~m, -math.inf) if m.dtype == torch.bool else scores + m.float()
@@ -134,7 +166,7 @@ def read_sdpa(tape: StepTape, structure: Structure, op: Op) -> Reading:
     for ref in (query, key):
         scaled, _ = walk_scale(structure, ref)
         factor *= scaled
-    return Reading(scores, factor, length, varied)
+    return Reading(scores, factor, length, varied, far)
 
 
 def read_mha(tape: StepTape, op: Op) -> Reading | None:

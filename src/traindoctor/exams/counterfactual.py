@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.arrival import by_hand
 from traindoctor.replay.snapshot import FIRST_STEPS, LATER_STEPS
 from traindoctor.replay.trial import Change, Plan
 
@@ -69,11 +70,19 @@ def late_plan(patient: Patient, runs: int = 4) -> Plan:
 def plan_in_time(patient: Patient, snapshot: Snapshot, steps: int, runs: int) -> Plan:
     """All the steps, or half of them where `runs` of the whole would take longer than the patient has."""
     keeper = patient.snapshot
-    outside = keeper.outside.nearest(snapshot.step)
-    plan = Plan.of(snapshot, patient.tapes, keeper.logs, steps=steps, outside=outside)
-    if runs * plan.seconds > patient.seconds:
-        return Plan.of(snapshot, patient.tapes, keeper.logs, steps=steps // 2, outside=outside)
-    return plan
+
+    def plan_of(count: int) -> Plan:
+        return Plan.of(
+            snapshot,
+            patient.tapes,
+            keeper.logs,
+            steps=count,
+            outside=keeper.outside.nearest(snapshot.step),
+            gradients=by_hand(patient.tapes, keeper.logs),
+        )
+
+    plan = plan_of(steps)
+    return plan_of(steps // 2) if runs * plan.seconds > patient.seconds else plan
 
 
 def _keeper(patient: Patient) -> Any:
@@ -251,7 +260,8 @@ def experiment_decay_start(patient: Patient) -> dict[str, Any]:
 )
 def experiment_clip(patient: Patient) -> dict[str, Any]:
     plan = late_plan(patient)
-    if not any(log.clips for log in plan.train):
+    own = plan.gradients
+    if not any(log.clips for log in plan.train) and (own is None or own.kind != "clip"):
         raise NotApplicable("no step of the plan is clipped")
     changes = {"limit*10": Change(limit=10.0), "limit*100": Change(limit=100.0)}
     return compare(plan, changes, seconds=patient.seconds, promising=2)
@@ -270,14 +280,18 @@ def experiment_adam(patient: Patient) -> dict[str, Any]:
 
 @exam(
     name="experiment_loss_scale",
-    title="The first steps again with the loss divided by the number of backward passes",
+    title="The first steps again with the factor on the loss, or on its gradients, undone",
     cost=4 * (FIRST_STEPS + 6),
     least=4 * (FIRST_STEPS // 2 + 6),
 )
 def experiment_loss_scale(patient: Patient) -> dict[str, Any]:
     plan = first_plan(patient)
+    own = plan.gradients
+    if own is not None and own.kind == "factor":
+        changes = {"gradients undivided": Change(loss=1 / own.value, fresh_state=True)}
+        return compare(plan, changes, seconds=patient.seconds) | {"factor": own.value}
     passes = len(plan.tape.roots)
     if passes < 2:
-        raise NotApplicable("a step has one backward pass")
+        raise NotApplicable("a step has one backward pass, and nobody divides its gradients")
     change = Change(loss=1 / passes, fresh_state=True)
     return compare(plan, {"loss/n": change}, seconds=patient.seconds) | {"passes": passes}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.sites import REARRANGING, LossSite, walk_back
+from traindoctor.replay.sites import REARRANGING, SOFTMAX, LossSite, walk_back
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Rows of a distribution sum to 1 up to rounding; logits do so by no accident, in all rows of all steps.
 SUM_TOLERANCE = 1e-3
+# Softmaxes of one step that are looked at.
+MOST_SOFTMAXES = 64
 
 
 @exam(name="loss_input", title="What the loss function is given", cost=2)
@@ -32,7 +34,45 @@ def loss_input(patient: Patient) -> Mapping[str, Any]:
             sites[key] = row if key not in sites else merge(sites[key], row)
     if not sites:
         raise NotApplicable("the step calls no loss function that is known")
-    return {"sites": list(sites.values())}
+    return {"sites": list(sites.values()), "softmaxes": softmaxes_of_distributions(patient)}
+
+
+def softmaxes_of_distributions(patient: Patient) -> list[dict[str, Any]]:
+    """Softmaxes on the way to the loss, or to its targets, whose input is a distribution already (times a number)."""
+    tape = patient.tape
+    assert tape is not None
+    roots = [root.ref for root in tape.roots if root.ref is not None]
+    ops = [op for op in tape.needed(roots) if op.name in SOFTMAX and op.inputs][:MOST_SOFTMAXES]
+    wanted = [op.inputs[0] for op in ops]
+    if not wanted:
+        return []
+    replay = tape.replay(want=wanted)
+    found = []
+    for op in ops:
+        dim = op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else -1)
+        rows = replay[op.inputs[0]].detach().double()
+        if not isinstance(dim, int) or rows.ndim < 2:
+            continue
+        rows = rows.movedim(dim, -1).flatten(0, -2)
+        total = distribution_times(rows)
+        if total is not None:
+            line = op.line or op.nearest_line
+            found.append(
+                {"op": op.name, "line": line, "module": op.module, "rows": len(rows), "sum": total}
+            )
+    return found
+
+
+def distribution_times(rows: Tensor) -> float | None:
+    """What all rows sum to, if they are distributions times one number (a temperature); None otherwise."""
+    if rows.shape[-1] < 2 or len(rows) < 2 or not bool((rows >= 0).all()):
+        return None
+    sums = rows.sum(-1)
+    total = float(sums.mean())
+    # Rows that are all alike (zeros, a constant) say nothing.
+    varied = bool((rows - rows[0]).abs().max() > SUM_TOLERANCE * rows.max())
+    alike = bool(((sums - total).abs() < SUM_TOLERANCE * total).all())
+    return total if total > 0 and alike and varied else None
 
 
 def describe(tape: StepTape, site: LossSite) -> dict[str, Any]:

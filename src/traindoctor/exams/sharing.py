@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @exam(name="sharing", title="Parameters used at several depths", cost=1)
 def sharing(patient: Patient) -> Mapping[str, Any]:
-    """`listed`: modules that stand several times in one list; `reused`: parameters used again above themselves."""
+    """`listed`: modules that stand several times in one list; `copied`: those that share all they hold with another;
+    `reused`: parameters used again above themselves."""
     tape = patient.tape
     assert tape is not None
     reused = reused_parameters(tape)
@@ -26,6 +27,7 @@ def sharing(patient: Patient) -> Mapping[str, Any]:
         raise NotApplicable("the step has no weight matrix")
     return {
         "listed": [] if patient.model is None else listed_twice(patient.model),
+        "copied": [] if patient.model is None else shallow_copies(patient.model),
         "tied": [] if patient.model is None else tied_parameters(patient.model),
         "aliased": [] if patient.model is None else aliased(patient.model, tape, patient),
         "reused": reused,
@@ -49,6 +51,17 @@ def listed_twice(model: nn.Module) -> list[dict[str, Any]]:
             if len(names) > 1
         ]
     return found
+
+
+def shallow_copies(model: nn.Module) -> list[dict[str, Any]]:
+    """Modules of their own that were made by `copy.copy`: they hold one and the same table of children and weights."""
+    names: dict[tuple[int, int], dict[int, str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if any(p.ndim >= 2 for p in module.parameters()):
+            key = (id(module._parameters), id(module._modules))
+            names.setdefault(key, {}).setdefault(id(module), path)
+    groups = [list(same.values()) for same in names.values() if len(same) > 1]
+    return [{"modules": same[:8], "times": len(same)} for same in groups][:8]
 
 
 def aliased(model: nn.Module, tape: StepTape, patient: Patient) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ PROBES: tuple[str, ...] = (
     "environment:Environment",
     "targets:Targets",
     "batches:Batches",
+    "random_state:RandomState",
     "ladder:Unigram",
     "ladder:Ladder",
     "label_order:LabelOrder",

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
+from traindoctor.replay.arrival import ByHand
 from traindoctor.replay.batches import DataMap, map_data
 from traindoctor.replay.clone import OptimizerClone
 from traindoctor.replay.ops import Ref
@@ -91,6 +92,8 @@ class Plan:
     """The step's root over its loss in nats per target: 8 for eight micro-batches that are not divided."""
     outside: Outside | None = None
     """By what the script itself shrinks weights between steps."""
+    gradients: ByHand | None = None
+    """What the script itself does to its gradients before the step."""
 
     @classmethod
     def of(
@@ -101,6 +104,7 @@ class Plan:
         *,
         steps: int,
         outside: Outside | None = None,
+        gradients: ByHand | None = None,
     ) -> Plan:
         """Raises ReplayError with the reason where this run cannot be repeated.
 
@@ -123,7 +127,7 @@ class Plan:
         token = log.token_loss
         unit = log.loss / token if math.isfinite(token) and token > 0 and log.loss > 0 else 1.0
         held_out = usable[steps : steps + HELD_OUT]
-        return cls(snapshot, tape, data, usable[:steps], held_out, unit, outside)
+        return cls(snapshot, tape, data, usable[:steps], held_out, unit, outside, gradients)
 
     @property
     def steps(self) -> int:
@@ -283,6 +287,19 @@ class Plan:
     def _on_tape(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: p for name, p in parameters.items() if name in self.tape.parameters}
 
+    def _by_hand(
+        self, gradients: dict[str, Tensor | None], change: Change
+    ) -> dict[str, Tensor | None]:
+        """The script's own division or clipping."""
+        own = self.gradients
+        if own is None:
+            return gradients
+        if own.kind == "factor":
+            return {n: None if g is None else g * own.value for n, g in gradients.items()}
+        gradients = dict(gradients)
+        clip(gradients, list(gradients), "norm", own.value * change.limit)
+        return gradients
+
     @torch.no_grad()
     def _step(
         self,
@@ -292,6 +309,7 @@ class Plan:
         position: int,
         change: Change,
     ) -> None:
+        gradients = self._by_hand(gradients, change)
         if change.loss != 1.0:
             gradients = {n: None if g is None else g * change.loss for n, g in gradients.items()}
         for kind, limit, names in log.clips:

@@ -75,6 +75,12 @@ def gradient_flow(v: Values) -> Measured:
     return Measured(text, v["blocked"], 0)
 
 
+def gradient_arrival(v: Values) -> Measured:
+    if v["by_hand"] == "clip":
+        return Measured("limit that the script clips to by itself", v["value"])
+    return Measured("gradient at the step over that of backward", v["factors"][-1], 1)
+
+
 def outside_changes(v: Values) -> Measured:
     text = "tensors that shrink between the optimizer's steps"
     return Measured(text, v["tensors"], 0)
@@ -238,7 +244,8 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "printed_loss": ("printed loss", printed_loss),
     "loss_coefficient": ("weight of the loss", loss_coefficient),
     "accumulation": ("micro-batches", accumulation),
-    "outside_changes": ("weights", outside_changes),
+    "gradient_arrival": ("gradients on their way", gradient_arrival),
+    "outside_changes": ("weights between steps", outside_changes),
     "gradient_flow": ("gradient flow", gradient_flow),
     "dependence": ("who sees which token", dependence),
     "positions": ("order of the tokens", positions),

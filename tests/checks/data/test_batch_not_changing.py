@@ -26,3 +26,15 @@ def test_a_handful_of_batches_where_the_loader_has_more() -> None:
     pool = [float(i % 3) for i in range(40)]
     record = make_record({"batch.rowset": pool}, facts={"loader.batches": 100})
     assert isinstance(batch_not_changing(record), Finding)
+
+
+def test_batches_drawn_again_and_again_from_a_generator_that_is_set_back() -> None:
+    rounds = [float(i % 4) for i in range(40)]
+    set_back = {"batch.rowset": rounds, "random.crc": [100.0 + i for i in rounds]}
+    found = batch_not_changing(make_record(set_back))
+    assert isinstance(found, Finding)
+    assert "set back" in found.summary
+    nothing_drawn = {"batch.rowset": rounds, "random.crc": [5.0] * 40}
+    assert isinstance(batch_not_changing(make_record(nothing_drawn)), Clear)
+    dropout_draws = {"batch.rowset": rounds, "random.crc": [float(i) for i in range(40)]}
+    assert isinstance(batch_not_changing(make_record(dropout_draws)), Clear)

@@ -60,5 +60,15 @@ def test_without_an_experiment_only_the_extreme_is_likely() -> None:
     assert isinstance(clip_too_tight(adam), NotJudged)
 
 
-def test_a_script_that_does_not_clip_is_clear() -> None:
-    assert isinstance(clip_too_tight(record(100.0, NAN)), Clear)
+def test_clipping_by_hand_is_judged_like_torchs() -> None:
+    def arrival(kind: str | None, limit: float) -> dict:
+        return {"gradient_arrival": {"by_hand": kind, "value": limit, "norm": 2.2, "steps": [0, 1]}}
+
+    found = clip_too_tight(record(2.2, NAN, arrival("clip", 1e-3) | {EXAM: experiment(3.6)}))
+    assert isinstance(found, Finding)
+    assert "by hand" in found.summary
+    assert isinstance(clip_too_tight(record(2.2, NAN, arrival("clip", 1.0))), Clear)
+    assert isinstance(clip_too_tight(record(2.2, NAN, arrival(None, NAN))), Clear)
+    asked = clip_too_tight(record(2.2, NAN))
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "gradient_arrival"

@@ -87,7 +87,10 @@ def scaled(
     scale: float = 1.0,
     arrived: float = 1.0,
     valid: float = 96.0,
+    divided: float | None = None,
+    without: float | None = None,
 ) -> Record:
+    """`divided`: the factor that the script puts on its gradients; `without`: the replayed loss without it."""
     main = {
         "line": "train.py:7",
         "kind": "cross_entropy",
@@ -107,8 +110,32 @@ def scaled(
     return make_record(
         {"loss.root": losses},
         facts={"optimizer.groups": optimizer},
-        exams={"loss_coefficient": values},
+        exams={
+            "loss_coefficient": values,
+            "gradient_arrival": {"by_hand": divided and "factor", "value": divided},
+        }
+        | ({} if without is None else {"experiment_loss_scale": undivided(without)}),
     )
+
+
+def undivided(loss: float) -> dict[str, Any]:
+    def one(value: float) -> dict[str, Any]:
+        return {"loss": value, "blown": False, "losses": []}
+
+    trials = {"control": one(4.4), "permuted": [one(4.41), one(4.4)]}
+    variants = {"gradients undivided": one(loss)}
+    return {"start": 0, "steps": 40, "before": 4.6, "variants": variants, "fidelity": 0.0} | trials
+
+
+def test_gradients_divided_by_hand_on_a_mean_are_tried_and_named() -> None:
+    asked = loss_scale_wrong(scaled(1.0, divided=1 / 2048))
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "experiment_loss_scale"
+    found = loss_scale_wrong(scaled(1.0, divided=1 / 2048, without=3.2))
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert isinstance(loss_scale_wrong(scaled(1.0, divided=1 / 2048, without=4.4)), Clear)
+    assert isinstance(loss_scale_wrong(scaled(96.0, divided=1 / 96)), Clear), "a sum, divided"
 
 
 @pytest.mark.parametrize(("coefficient", "word"), [(8.0, "not divided"), (1 / 8, "divided twice")])

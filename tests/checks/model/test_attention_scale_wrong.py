@@ -43,3 +43,16 @@ def test_a_factor_above_one_is_wrong_by_construction_unless_it_is_a_temperature(
     assert isinstance(
         judge(80.0, 1.6, spread=0.0), Clear
     )  # cosine attention with a temperature of 10
+
+
+@pytest.mark.parametrize(
+    ("reach", "keys", "sick"),
+    [(1 / 12, 64, True), (12.0, 64, False), (1.0, 4, False), (None, 64, False)],
+)
+def test_cosine_scores_that_cannot_choose_a_key(reach: float | None, keys: int, sick: bool) -> None:
+    row = {"scale": 1.0, "factor": 0.2, "std": 0.5, "length": 16, "entropy": 0.9, "spread": 0.0}
+    row |= {"module": "attn", "line": "train.py:9", "reach": reach, "keys": keys}
+    outcome = attention_scale_wrong(
+        make_record(exams={"attention_scores": {"attentions": [row], "step": 0}})
+    )
+    assert isinstance(outcome, Finding if sick else Clear)

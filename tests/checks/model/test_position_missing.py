@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
 from traindoctor.checks.model.position_missing import position_missing
 from traindoctor.record import ExamResult, make_record
@@ -41,3 +43,24 @@ def test_a_classifier_of_sets_is_at_most_possible() -> None:
 def test_next_token_models_are_not_asked() -> None:
     refused = ExamResult("positions", 0, "refused", {}, "a next-token model")
     assert isinstance(position_missing(make_record(exams=[refused])), NotJudged)
+
+
+def stuck(gain: float | None) -> Outcome:
+    """A classifier without order that stands on the entropy of its labels; `gain` of a plain model with order."""
+    pairs = {"pairs": [{"gap": 8e-7, "pooled": True, "line": None}], "step": 20}
+    exams: dict[str, Any] = {"positions": pairs}
+    if gain is not None:
+        exams["reference_model"] = {"guessing": 1.4, "held_out": 1.4 - gain, "noise": 0.01}
+    results = [ExamResult(name, 20, "done", values) for name, values in exams.items()]
+    levels = {"loss.token": [1.4] * 40, "ladder.unigram": [1.39] * 40}
+    return position_missing(make_record(levels, exams=results))
+
+
+def test_a_classifier_that_learns_nothing_is_held_against_one_that_knows_the_order() -> None:
+    asked = stuck(None)
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "reference_model"
+    missing, meant = stuck(0.6), stuck(0.0)
+    assert isinstance(missing, Finding)
+    assert isinstance(meant, Finding)
+    assert (missing.status, meant.status) == ("confirmed", "possible")

@@ -35,3 +35,10 @@ def test_a_matrix_under_two_names_is_possible() -> None:
 def test_silent_on_a_loop_over_one_block() -> None:
     assert isinstance(judge(), Clear)
     assert isinstance(judge(reused=[{"parameter": "block.q.weight", "uses": 6}]), Clear)
+
+
+def test_fires_on_shallow_copies() -> None:
+    found = judge(copied=[{"modules": ["layers.0.attn", "layers.1.attn"], "times": 9}])
+    assert isinstance(found, Finding)
+    assert (found.status, found.where) == ("likely", "layers.0.attn")
+    assert "deepcopy" in found.remedy

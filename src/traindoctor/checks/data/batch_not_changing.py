@@ -24,7 +24,8 @@ def batch_not_changing(record: Record) -> Outcome | None:
     """
     ## What it does
     Compares a fingerprint of the batch's rows, whatever their order, with the step before, and counts how many
-    different batches there were.
+    different batches there were. Few batches from few random states were drawn from a generator that is seeded again
+    and again.
     ## Why it matters
     The model learns one batch by heart: the training loss goes to zero and nothing is learned of the rest.
     ## How to fix
@@ -58,4 +59,21 @@ def batch_not_changing(record: Record) -> Outcome | None:
             evidence("steps", float(steps)),
             summary=f"The same {different} batches come again and again; the loader has {available}",
         )
+    if different <= FEW and steps >= ROUNDS * different and seeded_again(record, different):
+        return batch_not_changing.finding(
+            evidence("different batches", float(different), "new ones at each step"),
+            evidence("different random states in all steps", float(different), float(steps)),
+            summary=f"The same {different} batches come again and again: the random state that they are drawn from "
+            "is set back inside the loop",
+            remedy="Seed once, before the loop. Give an evaluation that must be repeatable a generator of its own "
+            "(`torch.Generator().manual_seed(0)`).",
+            since_step=0,
+        )
     return batch_not_changing.clear(f"{different} different batches in {steps} steps")
+
+
+def seeded_again(record: Record, different: int) -> bool:
+    """The random state goes through as many values as there are batches, round after round."""
+    states = record.get("random.crc")
+    # One state in all steps: nothing is drawn at all, the few batches are what the data has.
+    return states is not None and 1 < len(np.unique(states.values)) <= different

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.data.base import order_is_lost, reference
 from traindoctor.record import Record, Series
 
 # z of the permutation test: 1.1 where labels were shuffled apart, 30 to 231 in healthy classifiers (2 in chance).
@@ -82,10 +83,13 @@ def labels_unrelated(record: Record) -> Outcome | None:
     per_row = length.median() / max(1.0, record["batch.rows"].median()) if length else 0.0
     sure = contradicted or per_row >= LONG
     learnable = reference(record)
+    if order_is_lost(record):
+        sure = False  # what the labels hang on may be the order: a model that sees it is asked
     if learnable is not None:
         better, gain, noise = learnable
         if better:
             return labels_unrelated.clear("a reference model learns the same data")
+        sure = sure or order_is_lost(record)
         items.append(
             evidence("gain of a reference model over guessing", gain, "above 0.1", noise=noise)
         )
@@ -117,16 +121,6 @@ def dealt_rows(record: Record) -> Outcome | None:
                 since_step=0,
             )
     return None
-
-
-def reference(record: Record) -> tuple[bool, float, float] | None:
-    """(learns, gain over guessing, noise) of a plain model on the run's own batches."""
-    result = record.exam("reference_model")
-    if result is None or not result.done:
-        return None
-    gain = result.values["guessing"] - result.values["held_out"]
-    noise = result.values["noise"]
-    return gain > max(2 * LEVEL, 3 * noise), gain, noise
 
 
 def level_gap(record: Record) -> Series | None:

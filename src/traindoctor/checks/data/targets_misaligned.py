@@ -167,10 +167,12 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
 def row_by_row(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
     """Every row fits exactly, but each at a distance of its own: padded on different sides."""
     found = pair.get("ragged")
-    # Repeating random signs after a pause of one's own is a task.
-    if not found or not is_text(record):
+    if not found:
         return None
     shifts = found["shifts"]
+    # Repeating random signs after a pause of one's own is a task; saying what comes much later is none.
+    if min(shifts) < 1 and not is_text(record):
+        return None
     return targets_misaligned.finding(
         evidence(
             "rows whose targets stand elsewhere than one place on",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +30,8 @@ def clip_too_tight(record: Record) -> Outcome | None:
     """
     ## What it does
     Compares the gradient norm before clipping with the limit, and replays steps with 10 and 100 times the limit.
+    Clipping that the script does in a loop of its own is seen where gradients of different norms all arrive with
+    the same one.
     ## Why it matters
     With SGD a limit far under the usual norm is a learning rate divided by their ratio.
     ## How to fix
@@ -36,9 +39,59 @@ def clip_too_tight(record: Record) -> Outcome | None:
     ## When it stays silent
     Clipping on every step by a small factor, and optimizers that undo it (Adam divides by the same factor).
     """
+    seen = by_torch(record) if len(record["clip.limit"].finite()) else by_hand(record)
+    if not isinstance(seen, Cut):
+        return seen
+    ratio = seen.norm / max(seen.limit, 1e-30)
+    if not ratio >= RATIO:
+        return clip_too_tight.clear(
+            f"the norm is {ratio:.2g} times the limit in the middle of the run"
+        )
+    items = [
+        evidence("gradient norm over clip limit (median)", ratio, 1.0, step=seen.since),
+        evidence("clip limit", seen.limit, seen.norm),
+    ]
+    summary = (
+        f"Clipping {seen.words}to {seen.limit:.3g} shortens steps {ratio:.0f}-fold: gradients have a norm of "
+        f"{seen.norm:.3g}"
+    )
+    result = record.exam(EXAM)
+    if result is None:
+        return clip_too_tight.not_judged("a wider limit has not been tried", wants=EXAM)
+    trial = Experiment.of(result)
+    if trial is not None and trial.faithful:
+        wider = [name for name in ("limit*10", "limit*100") if trial.wins(name)]
+        if not wider:
+            return clip_too_tight.clear(f"{EXAM}: with a wider limit the run is no better")
+        best = max(wider, key=trial.gain)
+        items.append(trial.evidence(best, f"{best.removeprefix('limit*')} times the limit"))
+        return clip_too_tight.finding(*items, summary=summary, since_step=seen.since)
+    update = record.get("update.ratio")
+    short = update is not None and len(update) and update.median() < SHORT_STEP
+    undone = any(group.get("betas") is not None for group in groups_of(record))
+    if ratio >= RATIO_ALONE and short and not undone:
+        assert update is not None
+        items.append(evidence("update over weight norm", update.median(), 1e-3))
+        return clip_too_tight.finding(
+            *items, grade="statistic", summary=summary, since_step=seen.since
+        )
+    reason = "" if result.done or math.isnan(ratio) else f": {result.reason}"
+    return clip_too_tight.not_judged(f"a wider limit could not be tried{reason}")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Norm before clipping and the limit, in the middle of the run."""
+
+    norm: float
+    limit: float
+    since: int
+    words: str = ""
+
+
+def by_torch(record: Record) -> Cut | Outcome:
+    """Where `clip_grad_norm_` is called."""
     limits = record["clip.limit"].finite()
-    if not len(limits):
-        return clip_too_tight.clear("the script does not clip")
     if (record.fact("clip") or {}).get("kind") == "value":
         return clip_too_tight.not_judged("gradients are clipped by value, not by norm")
     norms = record.get("grad.norm")
@@ -53,37 +106,17 @@ def clip_too_tight(record: Record) -> Outcome | None:
     norm = norms.values[np.isin(norms.steps, steps)]
     limit = limits.values[np.isin(limits.steps, steps)]
     ratio = float(np.median(norm / np.maximum(limit, 1e-30)))
-    if not ratio >= RATIO:
-        return clip_too_tight.clear(
-            f"the norm is {ratio:.2g} times the limit in the middle of the run"
-        )
-    items = [
-        evidence("gradient norm over clip limit (median)", ratio, 1.0, step=int(steps[0])),
-        evidence("clip limit", float(np.median(limit)), float(np.median(norm))),
-    ]
-    summary = (
-        f"Clipping to {np.median(limit):.3g} shortens steps {ratio:.0f}-fold: gradients have a norm of "
-        f"{np.median(norm):.3g}"
-    )
-    result = record.exam(EXAM)
+    return Cut(ratio * float(np.median(limit)), float(np.median(limit)), int(steps[0]))
+
+
+def by_hand(record: Record) -> Cut | Outcome:
+    """Where the script clips in a loop of its own."""
+    result = record.exam("gradient_arrival")
     if result is None:
-        return clip_too_tight.not_judged("a wider limit has not been tried", wants=EXAM)
-    trial = Experiment.of(result)
-    if trial is not None and trial.faithful:
-        wider = [name for name in ("limit*10", "limit*100") if trial.wins(name)]
-        if not wider:
-            return clip_too_tight.clear(f"{EXAM}: with a wider limit the run is no better")
-        best = max(wider, key=trial.gain)
-        items.append(trial.evidence(best, f"{best.removeprefix('limit*')} times the limit"))
-        return clip_too_tight.finding(*items, summary=summary, since_step=int(steps[0]))
-    update = record.get("update.ratio")
-    short = update is not None and len(update) and update.median() < SHORT_STEP
-    undone = any(group.get("betas") is not None for group in groups_of(record))
-    if ratio >= RATIO_ALONE and short and not undone:
-        assert update is not None
-        items.append(evidence("update over weight norm", update.median(), 1e-3))
-        return clip_too_tight.finding(
-            *items, grade="statistic", summary=summary, since_step=int(steps[0])
+        return clip_too_tight.not_judged(
+            "whether the script clips by itself is not known", wants="gradient_arrival"
         )
-    reason = "" if result.done or math.isnan(ratio) else f": {result.reason}"
-    return clip_too_tight.not_judged(f"a wider limit could not be tried{reason}")
+    if not result.done or result.values["by_hand"] != "clip":
+        return clip_too_tight.clear("the script does not clip")
+    values = result.values
+    return Cut(float(values["norm"]), float(values["value"]), int(values["steps"][0]), "by hand ")

@@ -25,7 +25,8 @@ SQUASHING = frozenset({"softmax", "_softmax", "sigmoid", "div", "__truediv__"})
 def double_softmax(record: Record) -> Outcome | None:
     """
     ## What it does
-    Looks at what enters each loss on several steps: rows that are not negative and sum to 1 are probabilities.
+    Looks at what enters each loss on several steps: rows that are not negative and sum to 1 are probabilities. The
+    same for every softmax on the way to the loss or to its targets (a teacher's scores that are none).
     ## Why it matters
     `F.cross_entropy` applies a log-softmax itself. A softmax before it squeezes all logits into 0..1: the loss
     cannot fall under about ln(1 + (C-1)/e), and gradients are tiny.
@@ -55,6 +56,20 @@ def double_softmax(record: Record) -> Outcome | None:
                 line=made.get("line") or site["line"],
                 since_step=0,
             )
+    for again in result.values.get("softmaxes", ()):
+        return double_softmax.finding(
+            evidence(
+                "rows at a softmax that are distributions already",
+                again["rows"],
+                0,
+                step=result.step,
+            ),
+            evidence("what each of them sums to", again["sum"], "no two the same"),
+            summary=f"{again['op']} at {again['line']} is given probabilities: softmax is applied twice",
+            where=again["module"],
+            line=again["line"],
+            since_step=0,
+        )
     return None
 
 

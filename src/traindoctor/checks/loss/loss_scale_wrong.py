@@ -7,7 +7,7 @@ from typing import Any
 
 from traindoctor.checks.base import Finding, Outcome, Status, check, evidence
 from traindoctor.checks.loss.base import scale_free
-from traindoctor.checks.optimizer.base import progress
+from traindoctor.checks.optimizer.base import Experiment, progress
 from traindoctor.record import ExamResult, Record
 
 # The sum over a step is 1.000 in every sound script with several backward passes, 8.000 for eight undivided ones.
@@ -15,6 +15,7 @@ TOLERANCE = 0.02
 # With one backward pass a factor may be meant (a weight of 0.5, a sum over few labels): only factors from here on
 # are looked at, and the run must suffer.
 LARGE = 8.0
+EXAM, UNDIVIDED = "experiment_loss_scale", "gradients undivided"
 
 
 @check(
@@ -28,7 +29,8 @@ def loss_scale_wrong(record: Record) -> Outcome | None:
     """
     ## What it does
     Sums, over one optimizer step, the derivative of what backward is called on by the mean loss per target at the
-    loss function. A mean over all micro-batches has exactly 1.
+    loss function. A mean over all micro-batches has exactly 1. Gradients that the script divides itself before the
+    step are a factor as well: replayed without it, the run shows whether it suffers.
     ## Why it matters
     A factor k in the gradient is a learning rate k times too long for SGD, and makes every clipping threshold,
     epsilon and warm-up mean something else.
@@ -47,6 +49,7 @@ def loss_scale_wrong(record: Record) -> Outcome | None:
         _still_scaled(record, result)
         or _accumulation(record, result, main)
         or _sum_for_mean(record, result, main)
+        or _divided_by_hand(record, main)
     )
 
 
@@ -102,7 +105,7 @@ def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -
 
 
 def _sum_for_mean(record: Record, result: ExamResult, main: Mapping[str, Any]) -> Finding | None:
-    coefficient = float(main["coefficient"])
+    coefficient = float(main["coefficient"]) * _own_factor(record)
     if coefficient < LARGE or int(result.values["backwards"]) > 1:
         return None
     course = progress(record)
@@ -128,6 +131,54 @@ def _sum_for_mean(record: Record, result: ExamResult, main: Mapping[str, Any]) -
         line=main["line"],
         since_step=0,
         status=status,
+    )
+
+
+def _own_factor(record: Record) -> float:
+    """What the script itself multiplies its gradients by before the step; 1 where it does not."""
+    arrival = record.exam("gradient_arrival")
+    if arrival is None or not arrival.done or arrival.values["by_hand"] != "factor":
+        return 1.0
+    return float(arrival.values["value"])
+
+
+def _divided_by_hand(record: Record, main: Mapping[str, Any]) -> Outcome | None:
+    """`p.grad /= n` in a loop of the script's own, where the loss is a mean already."""
+    arrival = record.exam("gradient_arrival")
+    if arrival is None:
+        return loss_scale_wrong.not_judged(
+            "whether the gradients arrive as backward left them is not known",
+            wants="gradient_arrival",
+        )
+    factor = _own_factor(record)
+    if factor == 1:
+        return None
+    total = factor * float(main["coefficient"])
+    # Gradients of a sum, divided by the number of its terms, are those of the mean.
+    if 1 / LARGE < total < LARGE:
+        return None
+    result = record.exam(EXAM)
+    if result is None:
+        return loss_scale_wrong.not_judged(
+            "the run without the factor has not been tried", wants=EXAM
+        )
+    trial = Experiment.of(result)
+    if trial is None or not trial.faithful or not trial.wins(UNDIVIDED):
+        return None
+    return loss_scale_wrong.finding(
+        trial.evidence(UNDIVIDED, "gradients as backward leaves them"),
+        evidence(
+            "gradient at the step over that of the mean loss",
+            total,
+            1.0,
+            noise=TOLERANCE,
+            step=arrival.step,
+        ),
+        grade="experiment",
+        summary=f"the script multiplies its gradients by {factor:.3g} before the step, on a loss that is a mean "
+        "already: without that the run learns",
+        remedy="Divide once: either the loss, or the gradients.",
+        since_step=0,
     )
 
 

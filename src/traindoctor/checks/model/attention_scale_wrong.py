@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record
@@ -13,6 +14,9 @@ SHARP_FACTOR, SHARP_STD = 3.0, 3.0
 LEFT_OUT, NORMALISED = 1.5, 0.01
 # Dividing by d instead of sqrt(d) is a known choice (muP): flatter than that by half is none.
 FLAT_FACTOR, FLAT_STD = 0.5, 0.02
+# Normalised queries and keys bound their scores. The weight of a key that stands alone against all others, by
+# arithmetic: published temperatures (4 to 100) give 0.9 and more; under this an attention can choose nothing.
+MOST_WEIGHT = 0.2
 
 
 @check(
@@ -44,6 +48,8 @@ def attention_scale_wrong(record: Record) -> Outcome | None:
         return attention_scale_wrong.clear(
             "scores are scaled by something learned, not by a number"
         )
+    if (flat_cosine := cannot_choose(known, result.values["step"])) is not None:
+        return flat_cosine
     known.sort(key=lambda a: a["scale"])
     middle = known[len(known) // 2]
     scale, std = middle["scale"], middle["std"]
@@ -64,4 +70,26 @@ def attention_scale_wrong(record: Record) -> Outcome | None:
         since_step=0,
         summary=f"Attention scores are multiplied by {middle['factor']:.3g}, {scale:.3g} times 1/sqrt(d): far too "
         + ("sharp" if sharp else "flat"),
+    )
+
+
+def cannot_choose(attentions: list[dict[str, Any]], step: int) -> Outcome | None:
+    """Cosine attention with a temperature that keeps every weight near 1/keys, whatever is learned."""
+    bounded = [a for a in attentions if a.get("reach") is not None and a.get("keys", 0) > 2]
+    if not bounded or len(bounded) * 2 < len(attentions):
+        return None
+    one = max(bounded, key=lambda a: a["reach"])
+    most = 1 / (1 + (one["keys"] - 1) * math.exp(-2 * one["reach"]))
+    if most >= MOST_WEIGHT:
+        return None
+    return attention_scale_wrong.finding(
+        evidence("largest weight that a key can ever get", most, "near 1", step=step),
+        evidence("largest score, queries and keys being normalised", one["reach"], "4 and more"),
+        evidence("keys", one["keys"]),
+        where=one["module"] or None,
+        line=one["line"],
+        since_step=0,
+        summary=f"Queries and keys are normalised and their scores cannot leave -{one['reach']:.3g} to "
+        f"{one['reach']:.3g}: no key can get more than {most:.2g} of the attention",
+        remedy="Multiply the cosines by a temperature of 10 or more (or learn it); do not divide by it.",
     )

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.data.base import GAIN, ROUNDING, reference
 from traindoctor.record import Record
 
-# f(permuted x) - permuted f(x), over the spread of scores: 7e-7 without positions, 0.08 and more with them.
-ROUNDING = 1e-5
 # Position tables that start at zero tell nothing at first.
 SETTLED = 10
 # A model that fits its data this well needs no order.
@@ -46,18 +45,44 @@ def position_missing(record: Record) -> Outcome | None:
         return position_missing.clear(
             "order cannot reach the output, and the task is learned without it"
         )
-    return position_missing.finding(
+    items = [
         evidence(
             "change of outputs when tokens are permuted",
             pair["gap"],
             "0.08 and more",
             step=result.step,
-        ),
-        line=pair["line"],
-        since_step=0,
-        # A set of tokens may be all that a classifier is meant to see.
-        status="possible" if pair["pooled"] else None,
+        )
+    ]
+    # A set of tokens may be all that a classifier is meant to see: a model that knows their order is asked.
+    meant = pair["pooled"]
+    if pair["pooled"] and has_not_learned(record):
+        learnable = reference(record)
+        if learnable is None and record.exam("reference_model") is None:
+            return position_missing.not_judged(
+                "order cannot reach the output; whether it matters is not known",
+                wants="reference_model",
+            )
+        if learnable is not None and learnable[0]:
+            meant = False
+            items.append(
+                evidence(
+                    "nats under the entropy of the labels of a plain model with positions",
+                    learnable[1],
+                    "0, as in this run",
+                    noise=learnable[2],
+                )
+            )
+    return position_missing.finding(
+        *items, line=pair["line"], since_step=0, status="possible" if meant else None
     )
+
+
+def has_not_learned(record: Record) -> bool:
+    """The loss is no better than the frequencies of the labels."""
+    loss, level = record.get("loss.token"), record.get("ladder.unigram")
+    if loss is None or level is None or len(loss) < 10 or not len(level):
+        return False
+    return loss.tail(10).median() > level.tail(10).median() - GAIN
 
 
 def fits(record: Record) -> bool:

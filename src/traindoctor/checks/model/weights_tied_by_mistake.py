@@ -13,8 +13,8 @@ from traindoctor.record import Record
 def weights_tied_by_mistake(record: Record) -> Outcome | None:
     """
     ## What it does
-    Looks for one module object that stands several times in a list of layers, and for matrices that stand under
-    several names.
+    Looks for one module object that stands several times in a list of layers, for modules that are shallow copies
+    of one another, and for matrices that stand under several names.
     ## Why it matters
     `[Block()] * 6` is one block six times: the model has a sixth of its parameters, and the optimizer moves all
     six layers at once.
@@ -38,6 +38,18 @@ def weights_tied_by_mistake(record: Record) -> Outcome | None:
             grade="statistic",
             since_step=0,
             summary=f"{worst['times']} layers are one and the same module: {', '.join(worst['modules'][:3])}, ...",
+        )
+    copied = result.values.get("copied", [])
+    if copied:
+        worst = max(copied, key=lambda row: row["times"])
+        return weights_tied_by_mistake.finding(
+            evidence("modules that hold the same weights", worst["times"], 1, step=result.step),
+            where=worst["modules"][0],
+            grade="statistic",
+            since_step=0,
+            summary=f"{worst['times']} modules are shallow copies of one: {', '.join(worst['modules'][:3])} have the "
+            "same weights",
+            remedy="Use `copy.deepcopy`: `copy.copy` gives a module of its own with the weights of the first.",
         )
     aliased = result.values.get("aliased", [])
     if aliased:

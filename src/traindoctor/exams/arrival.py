@@ -1,0 +1,33 @@
+"""Exam: does the script itself divide or clip its gradients before the step?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.arrival import arrivals, by_hand
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+
+
+@exam(name="gradient_arrival", title="Gradients changed between backward and step", cost=0.5)
+def gradient_arrival(patient: Patient) -> Mapping[str, Any]:
+    """`by_hand`: None, "factor" or "clip", with its value and the norm of gradients before it."""
+    keeper = patient.snapshot
+    if keeper is None:
+        raise NotApplicable("the run was watched without replay")
+    logs = keeper.logs
+    seen = arrivals(patient.tapes, logs)
+    if len(seen) < 2:
+        raise NotApplicable("fewer than two steps were taped without clipping or scaling by torch")
+    found = by_hand(patient.tapes, logs)
+    return {
+        "steps": [one.step for one in seen],
+        "factors": [one.factor for one in seen],
+        "norms": [one.norm for one in seen],
+        "by_hand": None if found is None else found.kind,
+        "value": None if found is None else found.value,
+        "norm": None if found is None else found.norm,
+    }
