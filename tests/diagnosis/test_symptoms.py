@@ -76,3 +76,9 @@ def test_always_clipped() -> None:
     assert names(record) == ["always-clipped"]
     unclipped = make_record({"grad.norm": [5.0] * 50, "clip.limit": [math.nan] * 50})
     assert names(unclipped) == []
+
+
+@pytest.mark.parametrize(("error", "stuck"), [(1.0, True), (0.7, False)])
+def test_a_regression_that_does_no_better_than_the_mean(error: float, stuck: bool) -> None:
+    record = make_record({"loss.squared": [error] * 60, "target.variance": [1.0] * 60})
+    assert ("loss-at-variance" in {s.name for s in symptoms(record) if s.grave}) == stuck

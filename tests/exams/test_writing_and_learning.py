@@ -14,6 +14,7 @@ import traindoctor.exams.overfit_batch as overfitting
 from traindoctor.exams.generation import ends_in_loop, generation
 from traindoctor.exams.overfit_batch import overfit_batch
 from traindoctor.exams.reference_model import reference_model
+from traindoctor.exams.reference_numbers import reference_numbers
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.snapshot import StepLog
 
@@ -60,6 +61,25 @@ def kept(step: int, *, apart: bool) -> StepLog:
         targets = torch.randint(0, V, targets.shape, generator=torch.Generator().manual_seed(step))
     data = {("tokens", 0, 0): ids[:, :T], ("tokens", 1, 0): torch.arange(T)}
     return StepLog(step, data={**data, ("loss", 0, 0): targets.reshape(-1)})
+
+
+def measured(step: int, *, apart: bool) -> StepLog:
+    """Signals and their mean over the first places; or the mean of another row's."""
+    signals = torch.randn(32, 12, generator=torch.Generator().manual_seed(step))
+    numbers = signals[:, :4].mean(1)
+    return StepLog(
+        step, data={("forward", 0, 0): signals, ("loss", 0, 0): numbers.roll(int(apart))}
+    )
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_plain_model_tells_whether_numbers_can_be_learned(apart: bool) -> None:
+    patient = Patient(
+        snapshot=SimpleNamespace(logs={n: measured(n, apart=apart) for n in range(46)})
+    )
+    values = reference_numbers(patient).values
+    assert (values["held_out"] > 0.95) == apart
+    assert not reference_numbers(Patient()).done
 
 
 @pytest.mark.slow

@@ -20,6 +20,9 @@ RUNG_STEPS = 40
 GUESS = 0.1
 # The last points whose mean tells that the run is leaving the rung downwards.
 LEAVING = 4
+# A squared error at this share of the targets' variance after 40 steps is no better than guessing: batches of 48 rows
+# vary by 0.1, their mean over 40 steps by 0.02.
+AT_VARIANCE = 0.95
 # Better than a count model of the last five tokens by this much is too good for a next-token model.
 TOO_GOOD = 0.1
 # Nine steps in ten clipped is "nearly every step"; healthy warm-ups have it too, so it is only a symptom.
@@ -41,6 +44,7 @@ def symptoms(record: Record) -> tuple[Symptom, ...]:
         *_rising(record),
         *_flat(record),
         *_on_unigram_rung(record),
+        *_at_variance(record),
         *_too_good(record),
         *_always_clipped(record),
     ]
@@ -141,6 +145,19 @@ def _on_unigram_rung(record: Record) -> list[Symptom]:
     since = int(steps[len(on) - length])
     text = f"the loss stays where counting tokens gets ({rung.last:.3g} nats): context is not used"
     return [Symptom("loss-at-unigram", text, since, True)]
+
+
+def _at_variance(record: Record) -> list[Symptom]:
+    """A regression that does no better than the mean of its targets."""
+    error, variance = record.get("loss.squared"), record.get("target.variance")
+    if error is None or variance is None or len(error) < RUNG_STEPS:
+        return []
+    level = float(np.mean(variance.finite().values))
+    share = float(np.mean(error.finite().values[-RUNG_STEPS:])) / level if level > 0 else 0.0
+    if share < AT_VARIANCE:
+        return []
+    text = f"the squared error stays at {share:.2f} of the targets' variance: guessing their mean is as good"
+    return [Symptom("loss-at-variance", text, None, True)]
 
 
 def _too_good(record: Record) -> list[Symptom]:

@@ -34,6 +34,7 @@ EXAMS: dict[str, str] = {
     "sharing": "sharing",
     "overfit_batch": "overfit_batch",
     "reference_model": "reference_model",
+    "reference_numbers": "reference_numbers",
     "generation": "generation",
     "outside_changes": "outside",
     "gradient_arrival": "arrival",

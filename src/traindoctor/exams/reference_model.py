@@ -6,29 +6,21 @@ Legend: B rows, T places, D features, V tokens, C classes.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.alignment import looks_like_positions
 from traindoctor.replay.ends import Ends, find_ends
+from traindoctor.replay.reference import HELD_OUT, LEAST_BATCHES, Batches, Reference, teach
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
     from traindoctor.replay.snapshot import StepLog
-
-WIDTH, HEADS, LAYERS = 64, 4, 2
-RATE = 3e-3
-PASSES = 2
-HELD_OUT = 6
-LEAST_BATCHES = 16
-# The exam stops here; it says how many steps it made.
-SECONDS = 10.0
 
 
 @exam(name="reference_model", title="A plain model on the same batches", cost=80)
@@ -43,7 +35,7 @@ def reference_model(patient: Patient) -> Mapping[str, Any]:
     if not ends:
         raise NotApplicable("no loss with classes hangs on a look-up of tokens in rows")
     chosen = next((e for e in ends if e.causal), ends[-1])
-    batches = [pair for log in logs_of(patient) if (pair := pair_of(log, chosen)) is not None]
+    batches = [pair for log in patient.logs() if (pair := pair_of(log, chosen)) is not None]
     if len(batches) < LEAST_BATCHES:
         raise NotApplicable(
             f"only {len(batches)} batches of the run were kept, {LEAST_BATCHES} are needed"
@@ -55,19 +47,7 @@ def reference_model(patient: Patient) -> Mapping[str, Any]:
     model = Reference(
         tokens, classes, causal=chosen.causal, length=max(x.shape[1] for x, _ in batches)
     )
-    began = time.thread_time()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
-    steps = 0
-    with torch.enable_grad():
-        for x, y in train * PASSES:
-            loss = cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            steps += 1
-            if time.thread_time() - began > SECONDS:
-                break
+    steps = teach(model, train, cross_entropy)
     with torch.no_grad():
         losses = torch.tensor([float(cross_entropy(model(x), y)) for x, y in held])
     return {
@@ -81,35 +61,6 @@ def reference_model(patient: Patient) -> Mapping[str, Any]:
     }
 
 
-class Reference(nn.Module):
-    """A small pre-norm transformer with learned positions; one answer per place, or per row."""
-
-    def __init__(self, tokens: int, classes: int, *, causal: bool, length: int) -> None:
-        super().__init__()
-        self.causal = causal
-        self.token = nn.Embedding(tokens, WIDTH)
-        self.place = nn.Embedding(length, WIDTH)
-        for table in (self.token, self.place):
-            nn.init.normal_(table.weight, std=0.1)
-        layer = nn.TransformerEncoderLayer(
-            WIDTH,
-            HEADS,
-            4 * WIDTH,
-            dropout=0.0,
-            batch_first=True,
-            norm_first=True,
-            activation="gelu",
-        )
-        self.blocks = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        T = x.shape[1]
-        mask = torch.full((T, T), -torch.inf).triu(1) if self.causal else None
-        h = self.blocks(self.token(x) + self.place.weight[:T], mask=mask, is_causal=self.causal)
-        return self.head(self.norm(h))  # (B, T, C)
-
-
 def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
     """Targets (B, T), -100 where they do not count; or (B,): the mean over places is the answer."""
     if targets.ndim == 1:
@@ -117,22 +68,13 @@ def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(scores[:, : targets.shape[1]].flatten(0, 1), targets.flatten())
 
 
-def guessing(
-    train: list[tuple[Tensor, Tensor]], held: list[tuple[Tensor, Tensor]], classes: int
-) -> float:
+def guessing(train: Batches, held: Batches, classes: int) -> float:
     """Cross-entropy on the held-out targets of their frequencies in the others."""
     seen = torch.cat([y.flatten() for _, y in train])
     counts = torch.bincount(seen[seen >= 0], minlength=classes).float() + 0.5
     logs = (counts / counts.sum()).log()
     asked = torch.cat([y.flatten() for _, y in held])
     return float(-logs[asked[asked >= 0]].mean())
-
-
-def logs_of(patient: Patient) -> list[StepLog]:
-    kept = getattr(patient.snapshot, "logs", None)
-    if not kept:
-        raise NotApplicable("no batches of the run were kept")
-    return [kept[step] for step in sorted(kept)]
 
 
 def pair_of(log: StepLog, ends: Ends) -> tuple[Tensor, Tensor] | None:

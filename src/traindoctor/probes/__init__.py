@@ -29,6 +29,7 @@ PROBES: tuple[str, ...] = (
     "attention:Attention",
     "environment:Environment",
     "targets:Targets",
+    "target_numbers:TargetNumbers",
     "batches:Batches",
     "random_state:RandomState",
     "ladder:Unigram",

@@ -68,6 +68,11 @@ class Patient:
         for step in steps[2:-KEPT_LATEST]:
             del self.tapes[step]
 
+    def logs(self) -> list[Any]:
+        """The StepLogs whose data were kept, in order; none where the run is watched without replay."""
+        kept = getattr(self.snapshot, "logs", None) or {}
+        return [kept[step] for step in sorted(kept)]
+
     def saw(self, model: nn.Module) -> None:
         """The model, where the user says which one is meant."""
         self.names.add_module(model)

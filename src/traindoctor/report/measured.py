@@ -183,6 +183,11 @@ def overfit_batch(v: Values) -> Measured:
     return Measured(text, v["end"], f"near {v['floor']:.2g}", fine=fine)
 
 
+def reference_numbers(v: Values) -> Measured:
+    text = f"squared error of a plain model after {v['steps']} steps, over guessing the mean"
+    return Measured(text, v["held_out"], "under 0.9", v["noise"])
+
+
 def reference_model(v: Values) -> Measured:
     text = f"loss of a plain model on unseen batches after {v['steps']} steps"
     expected = f"< {number(v['guessing'])}"
@@ -259,6 +264,7 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "step_accounting": ("the optimizer's step", step_accounting),
     "overfit_batch": ("one batch by heart", overfit_batch),
     "reference_model": ("data can be learned", reference_model),
+    "reference_numbers": ("numbers can be learned", reference_numbers),
     "precision_ladder": ("precision", precision_ladder),
     "half_gradients": ("half precision", half_gradients),
     "first_nonfinite": ("first non-finite value", first_nonfinite),

@@ -119,3 +119,25 @@ def test_examples_known_by_heart_are_told_from_learning_by_a_model_that_has_not_
     assert asked.wants == "reference_model"
     assert isinstance(ending(1.62), Finding)
     assert isinstance(ending(1.2), Clear)
+
+
+def regression(share: float, held_out: float | None = None) -> Outcome:
+    series = {
+        "loss.squared": [share] * 60,
+        "target.variance": [1.0] * 60,
+        "batch.rows": [48.0] * 60,
+    }
+    tried = {"guessing": 1.0, "held_out": held_out, "noise": 0.02}
+    exams = {} if held_out is None else {"reference_numbers": tried}
+    return labels_unrelated(make_record(series, exams=exams))
+
+
+def test_numbers_that_nobody_can_tell_from_the_inputs() -> None:
+    assert isinstance(regression(0.2), Clear)
+    asked = regression(1.0)
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "reference_numbers"
+    assert isinstance(regression(1.0, held_out=1.02), Finding)
+    assert isinstance(regression(1.0, held_out=0.3), Clear), (
+        "the numbers are fine: something else is wrong"
+    )

@@ -136,6 +136,7 @@ def test_gradients_divided_by_hand_on_a_mean_are_tried_and_named() -> None:
     assert found.status == "confirmed"
     assert isinstance(loss_scale_wrong(scaled(1.0, divided=1 / 2048, without=4.4)), Clear)
     assert isinstance(loss_scale_wrong(scaled(96.0, divided=1 / 96)), Clear), "a sum, divided"
+    assert isinstance(loss_scale_wrong(scaled(8.0, calls=8, divided=1 / 8)), Clear)
 
 
 @pytest.mark.parametrize(("coefficient", "word"), [(8.0, "not divided"), (1 / 8, "divided twice")])

@@ -12,9 +12,9 @@ ERRORS = 3.0
 ROUNDING = 1e-5
 
 
-def reference(record: Record) -> tuple[bool, float, float] | None:
+def reference(record: Record, exam: str = "reference_model") -> tuple[bool, float, float] | None:
     """(learns, gain over guessing, noise) of a plain model on the run's own batches."""
-    result = record.exam("reference_model")
+    result = record.exam(exam)
     if result is None or not result.done:
         return None
     gain = result.values["guessing"] - result.values["held_out"]

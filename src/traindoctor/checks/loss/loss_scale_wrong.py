@@ -76,7 +76,8 @@ def _still_scaled(record: Record, result: ExamResult) -> Finding | None:
 
 def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -> Finding | None:
     passes, calls = int(result.values["backwards"]), int(main["calls"])
-    coefficient = float(main["coefficient"])
+    # Gradients of all micro-batches that are divided by their number before the step are a mean as well.
+    coefficient = float(main["coefficient"]) * _own_factor(record)
     if passes < 2 or calls < passes:
         return None
     times = calls / passes  # several terms on one line

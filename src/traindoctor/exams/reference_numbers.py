@@ -1,0 +1,96 @@
+"""Exam: can the numbers that the run is asked for be told from its inputs at all? A plain model tries.
+
+Legend: B rows, T places, D features, Q numbers that are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.alignment import looks_like_positions
+from traindoctor.replay.reference import HELD_OUT, LEAST_BATCHES, WIDTH, Reference, teach
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.snapshot import StepLog
+
+# A signal of one number per place is read in pieces, so that it has at most so many.
+MOST_PLACES = 64
+MOST_NUMBERS = 256
+
+
+@exam(
+    name="reference_numbers", title="A plain model on the same numbers", cost=80, needs_tape=False
+)
+def reference_numbers(patient: Patient) -> Mapping[str, Any]:
+    """`held_out`: mean squared error on batches it did not see, over that of guessing the mean (`guessing`: 1)."""
+    batches = [pair for log in patient.logs() if (pair := numbers_of(log)) is not None]
+    shapes = {(x.shape[1:], y.shape[1:]) for x, y in batches}
+    if len(batches) < LEAST_BATCHES or len(shapes) != 1:
+        raise NotApplicable(
+            f"{len(batches)} batches of one shape were kept, {LEAST_BATCHES} are needed"
+        )
+    train, held = batches[:-HELD_OUT], batches[-HELD_OUT:]
+    asked = torch.cat([y for _, y in train])
+    mean, spread = asked.mean(0), asked.std(0).clamp_min(1e-6)
+    train, held = ([(x, (y - mean) / spread) for x, y in part] for part in (train, held))
+    torch.manual_seed(0)  # the random state is given back when the exam ends
+    model = plain_model(train[0][0], train[0][1].shape[1], [x for x, _ in batches])
+    steps = teach(model, train, error)
+    with torch.no_grad():
+        guess = torch.tensor([float(y.square().mean()) for _, y in held])
+        errors = torch.tensor([float(error(model(x), y)) for x, y in held]) / guess.mean()
+    return {
+        "held_out": float(errors.mean()),
+        "noise": float(errors.std() / math.sqrt(len(errors))),
+        "guessing": 1.0,
+        "steps": steps,
+    }
+
+
+def plain_model(x: Tensor, numbers: int, seen: list[Tensor]) -> nn.Module:
+    """The reference transformer; of tokens, or of dense inputs cut into places."""
+    tokens = 1 if x.is_floating_point() else 1 + max(int(one.max()) for one in seen)
+    model = Reference(tokens, numbers, causal=False, length=x.shape[1])
+    if x.is_floating_point():
+        model.token = nn.Linear(x.shape[2], WIDTH)  # type: ignore[assignment]
+    return model
+
+
+def error(scores: Tensor, targets: Tensor) -> Tensor:
+    """The mean over places is the answer."""
+    return F.mse_loss(scores.mean(1), targets)
+
+
+def numbers_of(log: StepLog) -> tuple[Tensor, Tensor] | None:
+    """(tokens (B, T) or features (B, T, D), numbers (B, Q)) of a step."""
+    targets = next((v for (kind, _, _), v in log.data.items() if kind == "loss"), None)
+    if targets is None or not targets.is_floating_point() or targets.ndim == 0:
+        return None
+    y = targets.cpu().float().reshape(len(targets), -1)
+    for wanted in ("tokens", "forward"):
+        for (kind, _, _), value in log.data.items():
+            if kind == wanted and value.ndim >= 2 and len(value) == len(y):
+                x = as_places(value.cpu())
+                if x is not None and y.shape[1] <= MOST_NUMBERS:
+                    return x, y
+    return None
+
+
+def as_places(value: Tensor) -> Tensor | None:
+    if not value.is_floating_point():
+        tokens = value.long()
+        known = tokens.ndim == 2 and not looks_like_positions(tokens.numpy())
+        return tokens if known else None
+    if value.ndim == 3 and value.shape[1] <= MOST_PLACES:
+        return value.float()
+    flat = value.float().flatten(1)
+    piece = math.ceil(flat.shape[1] / MOST_PLACES) if flat.shape[1] > MOST_PLACES else 4
+    return F.pad(flat, (0, -flat.shape[1] % piece)).unflatten(1, (-1, piece))

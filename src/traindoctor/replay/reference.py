@@ -1,0 +1,69 @@
+"""A plain transformer of a usual size, to hold the run against: does it learn what the run does not?
+
+Legend: B rows, T places, V tokens, C classes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+WIDTH, HEADS, LAYERS = 64, 4, 2
+RATE = 3e-3
+PASSES = 2
+HELD_OUT = 6
+LEAST_BATCHES = 16
+# The exam stops here; it says how many steps it made.
+SECONDS = 10.0
+
+Batches = list[tuple[Tensor, Tensor]]
+
+
+def teach(model: nn.Module, batches: Batches, loss_of: Callable[[Tensor, Tensor], Tensor]) -> int:
+    """PASSES over the batches, within SECONDS; the number of steps that were made."""
+    began = time.thread_time()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+    steps = 0
+    with torch.enable_grad():
+        for x, y in batches * PASSES:
+            loss = loss_of(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            steps += 1
+            if time.thread_time() - began > SECONDS:
+                break
+    return steps
+
+
+class Reference(nn.Module):
+    """A small pre-norm transformer with learned positions; one answer per place, or per row."""
+
+    def __init__(self, tokens: int, classes: int, *, causal: bool, length: int) -> None:
+        super().__init__()
+        self.causal = causal
+        self.token = nn.Embedding(tokens, WIDTH)
+        self.place = nn.Embedding(length, WIDTH)
+        for table in (self.token, self.place):
+            nn.init.normal_(table.weight, std=0.1)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH,
+            HEADS,
+            4 * WIDTH,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=True,
+            activation="gelu",
+        )
+        self.blocks = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        T = x.shape[1]
+        mask = torch.full((T, T), -torch.inf).triu(1) if self.causal else None
+        h = self.blocks(self.token(x) + self.place.weight[:T], mask=mask, is_causal=self.causal)
+        return self.head(self.norm(h))  # (B, T, C)
