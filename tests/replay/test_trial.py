@@ -20,7 +20,7 @@ from traindoctor.exams.counterfactual import (
     experiment_schedule,
 )
 from traindoctor.replay.snapshot import FIRST_STEPS, HELD_OUT, Keeper
-from traindoctor.replay.trial import Change, Plan, clip
+from traindoctor.replay.trial import Change, Plan, clip, has_blown
 
 V, D, T, B = 11, 8, 6, 4
 STEPS = 70
@@ -280,3 +280,16 @@ def test_an_experiment_repeats_half_of_the_steps_where_time_is_short(tmp_path) -
         assert experiment_rate_down(patient).values["steps"] == FIRST_STEPS // 2
     finally:
         watch.close("done")
+
+
+@pytest.mark.parametrize(
+    ("losses", "blown"),
+    [
+        ([3.0, 2.9, 9.0, 2.8], False),  # one batch of outliers
+        ([3.0, 9.0, 2.9, 9.0, 2.8, 9.0], False),
+        ([3.0, 9.0, 9.0, 9.0], True),
+        ([3.0, 2.9, math.inf], True),
+    ],
+)
+def test_a_run_has_blown_up_if_its_loss_stays_high(losses: list[float], blown: bool) -> None:
+    assert has_blown(losses) == blown

@@ -35,6 +35,8 @@ MIN_STEPS = 10
 AVERAGED = 10
 # A loss at this many times its start (plus a nat) will not come back within the experiment.
 BLOWN = 2.0
+# ... if it stays there for so many steps: one batch of outliers is as high in a sound run.
+STAYS = 3
 # Forward, backward and update of a replayed step, in forward passes.
 PASSES_PER_STEP = 3.5
 # Settings that schedules move along with the rate.
@@ -203,7 +205,7 @@ class Plan:
             batch = self.train[order[position]] if order is not None else log
             loss, gradients = self._gradients(parameters, batch)
             losses.append(loss)
-            if not math.isfinite(loss) or loss > BLOWN * max(losses[0], 0.0) + 1.0:
+            if has_blown(losses):
                 return Trial(losses, math.nan, True)
             shrinks = self.outside if self.outside and change.decay_by_hand else NOTHING
             shrink(parameters, shrinks.before)
@@ -325,6 +327,13 @@ class Plan:
                 group["lr"] = float(group["lr"]) * change.rate(position)
         with quiet():
             clone.step([[gradients.get(name) for name in names] for names in self.snapshot.groups])
+
+
+def has_blown(losses: Sequence[float]) -> bool:
+    """Not finite, or far above its start for some steps on end."""
+    limit = BLOWN * max(losses[0], 0.0) + 1.0
+    last = losses[-STAYS:]
+    return not math.isfinite(losses[-1]) or (len(last) == STAYS and min(last) > limit)
 
 
 @torch.no_grad()
