@@ -11,11 +11,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -27,6 +25,7 @@ from traindoctor.lm.config import RunConfig
 from traindoctor.lm.distributed import World
 from traindoctor.lm.files import TEMPORARY, new_folder, write_json, writing
 from traindoctor.lm.model import Transformer
+from traindoctor.lm.shards import UnreadableShards, load_shards, save_shards
 from traindoctor.lm.sources import load_config
 from traindoctor.lm.tokenizer import Tokenizer, load_tokenizer
 
@@ -68,19 +67,15 @@ def save(
     folder = run / "checkpoints" / f"step-{state.step:08d}"
     if sharded:
         _save_sharded(folder, state, model, optimizer, world)
-    elif world.main:
-        with new_folder(folder) as inside:
-            save_file(_model_tensors(model), inside / MODEL)
-            save_file(_optimizer_tensors(model, optimizer), inside / OPTIMIZER)
-            sums = {name: _checksum(inside / name) for name in (MODEL, OPTIMIZER)}
-            _write_state(inside, state, sums)
-    if world.main:
-        if state.best_step == state.step:
-            write_json(
-                run / "checkpoints" / "best.json", {"step": state.step, "loss": state.best_loss}
-            )
-        _prune(run, keep, state.best_step)
-    world.barrier()
+    with world.together():
+        if world.main:
+            if not sharded:
+                _save_whole(folder, state, model, optimizer)
+            if state.best_step == state.step:
+                write_json(
+                    run / "checkpoints" / "best.json", {"step": state.step, "loss": state.best_loss}
+                )
+            _prune(run, keep, state.best_step)
     return folder
 
 
@@ -107,7 +102,10 @@ def load(
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(folder / STATE, error) from error
     if (folder / SHARDED).exists():
-        _load_sharded(folder, model, optimizer)
+        try:
+            load_shards(folder / SHARDED, model, optimizer)
+        except UnreadableShards as error:
+            raise _damaged(folder / SHARDED, error) from error
         return state
     if sharded:
         raise CheckpointError(
@@ -152,6 +150,16 @@ def load_run(
     model = Transformer(config.model, tokenizer.vocab_size)
     load(choose(run, which), model)
     return model.to(device).eval(), tokenizer, config
+
+
+def _save_whole(
+    folder: Path, state: State, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    with new_folder(folder) as inside:
+        save_file(_model_tensors(model), inside / MODEL)
+        save_file(_optimizer_tensors(model, optimizer), inside / OPTIMIZER)
+        sums = {name: _checksum(inside / name) for name in (MODEL, OPTIMIZER)}
+        _write_state(inside, state, sums)
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -236,47 +244,20 @@ def _save_sharded(
     world: World,
 ) -> None:
     """All ranks write their shards; rank 0 gives the whole its name when all are on the disk."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-
     beside = folder.with_name(f"{TEMPORARY}{folder.name}")
-    if world.main:
-        shutil.rmtree(beside, ignore_errors=True)
-        with writing(folder):
-            beside.mkdir(parents=True)
-    world.barrier()
-    weights, moments = get_state_dict(model, optimizer)
-    with writing(folder):
-        dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=beside / SHARDED)
-    world.barrier()
-    if world.main:
-        with writing(folder):
-            _write_state(beside, state, {})
-            shutil.rmtree(folder, ignore_errors=True)
-            beside.rename(folder)
-
-
-def _load_sharded(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-    """Reads shards into a model that is sharded otherwise, or not at all."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-
-    wanted: dict[str, Any] = {"model": model.state_dict()}
-    if optimizer is not None:
-        wanted["model"], wanted["optimizer"] = get_state_dict(model, optimizer)
     try:
-        with warnings.catch_warnings():
-            # It warns that one process reads alone, which is what is meant.
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            dcp.load(wanted, checkpoint_id=folder / SHARDED)
-    except Exception as error:  # the library wraps what failed on each rank in its own classes
-        raise _damaged(folder / SHARDED, str(error).strip().splitlines()[0]) from error
-    if optimizer is None:
-        model.load_state_dict(wanted["model"])
-    else:
-        set_state_dict(
-            model,
-            optimizer,
-            model_state_dict=wanted["model"],
-            optim_state_dict=wanted["optimizer"],
-        )
+        with world.together(), writing(folder):
+            if world.main:
+                shutil.rmtree(beside, ignore_errors=True)
+                beside.mkdir(parents=True)
+        with world.together(), writing(folder):
+            save_shards(beside / SHARDED, model, optimizer)
+        with world.together(), writing(folder):
+            if world.main:
+                _write_state(beside, state, {})
+                shutil.rmtree(folder, ignore_errors=True)
+                beside.rename(folder)
+    except BaseException:
+        if world.main:
+            shutil.rmtree(beside, ignore_errors=True)
+        raise

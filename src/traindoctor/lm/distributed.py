@@ -14,11 +14,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from traindoctor.errors import ConfigError
+from traindoctor.errors import ConfigError, TraindoctorError
 from traindoctor.lm.model import Transformer
 
 # The other ranks wait this long while rank 0 tokenises the text.
 PATIENCE = datetime.timedelta(hours=4)
+# What gloo says to those who wait for a process that has gone.
+PEER_GONE = ("Connection closed by peer", "Connection reset by peer")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,17 @@ class World:
         dist.broadcast(told, src=0)
         return float(told.item())
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """All ranks leave this block alike: one that cannot go on says why, the others do not wait for it."""
+        failure: TraindoctorError | None = None
+        try:
+            yield
+        except TraindoctorError as error:
+            failure = error
+        if self.any(failure is not None):
+            raise failure or _peer_failed()
+
     def rows(self, batch: int) -> int:
         """Rows of a batch for one rank."""
         if batch % self.size:
@@ -68,6 +81,12 @@ class World:
                 f"choose a multiple of {self.size}"
             )
         return batch // self.size
+
+
+def _peer_failed() -> TraindoctorError:
+    return TraindoctorError(
+        "another process of this run could not go on: its own message says why", slug="peer-failed"
+    )
 
 
 def pick_device(wanted: str, local_rank: int = 0) -> torch.device:
@@ -117,6 +136,10 @@ def joined(device: str) -> Iterator[World]:
         dist.init_process_group(backend, timeout=PATIENCE)
     try:
         yield World(rank, size, local_rank, chosen)
+    except RuntimeError as error:
+        if not any(text in str(error) for text in PEER_GONE):
+            raise
+        raise _peer_failed() from error
     finally:
         if ours:
             dist.destroy_process_group()

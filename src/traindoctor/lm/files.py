@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,17 +16,42 @@ from traindoctor.errors import TraindoctorError
 TEMPORARY = ".tmp-"
 
 
+# How a library written in Rust (safetensors, tokenizers) ends the message of its own error class.
+RUST_ERROR = re.compile(r"\(os error (\d+)\)")
+# Where torch.save notices that a file has not taken all it was given; it does not say why.
+ZIP_WRITER = "inline_container"
+
+
 @contextlib.contextmanager
 def writing(what: Path) -> Iterator[None]:
     """Turns a full disk, a read-only folder or a lost one into a sentence."""
     try:
         yield
-    except OSError as error:
+    except BaseException as error:
+        reason = disk_refusal(error)
+        if reason is None:
+            raise
         raise TraindoctorError(
-            f"cannot write {what}: {error.strerror or error}; what was saved before is whole: "
+            f"cannot write {what}: {reason}; what was saved before is whole: "
             "free some space or give another folder",
             slug="cannot-write",
         ) from error
+
+
+def disk_refusal(error: BaseException) -> str | None:
+    """Why the disk did not take it, whatever a library made of it; None if something else went wrong."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    # A sharded checkpoint's CheckpointException has what failed on each rank; one of them may know more.
+    failures = [failure for failure, _ in getattr(error, "failures", {}).values()]
+    for failure in sorted(failures, key=lambda failure: not isinstance(failure, OSError)):
+        if (reason := disk_refusal(failure)) is not None:
+            return reason
+    if number := RUST_ERROR.search(str(error)):
+        return os.strerror(int(number[1]))
+    if isinstance(error, RuntimeError) and ZIP_WRITER in str(error):
+        return "the disk took a part of it only, it may be full"
+    return None
 
 
 def write_text(file: Path, text: str) -> None:
@@ -33,11 +59,16 @@ def write_text(file: Path, text: str) -> None:
     beside = file.with_name(f"{TEMPORARY}{file.name}")
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        beside.replace(file)
+        try:
+            with beside.open("w", encoding="utf-8") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
+            beside.replace(file)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise
         sync_folder(file.parent)
 
 

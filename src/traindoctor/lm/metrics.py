@@ -31,7 +31,8 @@ class MetricsFile:
 
     def _cut(self, first_step: int) -> None:
         """Drops the rows of steps that will be done again, and a half-written last line."""
-        text = self.file.read_text(encoding="utf-8", errors="replace")
+        with writing(self.file):
+            text = self.file.read_text(encoding="utf-8", errors="replace")
         lines = text.splitlines(keepends=True)
         kept = [
             line
