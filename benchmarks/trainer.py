@@ -5,39 +5,48 @@
 
 Each contender makes a few steps, then the next one does, and so on for some rounds: what the machine does
 meanwhile falls on all of them. A ratio is the median over the rounds of (their time / our time); above 1 we
-are faster. All loops do the same work: random blocks, forward, backward, clipping to norm 1, AdamW.
+are faster. All loops do the same work: random blocks, forward, backward, clipping to norm 1, AdamW. All models
+are the same function: they begin with the same weights, and the benchmark ends if their first losses differ.
+On a CPU each contender has a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import math
+import multiprocessing
 import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import tokenizers
 import torch
-import torch.nn.functional as F
+from contenders.plain_gpt import PlainGPT
 from torch import Tensor, nn
 
 from traindoctor.lm.callbacks import Callbacks
 from traindoctor.lm.config import RunConfig
 from traindoctor.lm.distributed import World
 from traindoctor.lm.estimate import cpu_has_bf16_units
+from traindoctor.lm.export_hf import gpt2_config, gpt2_tensors
 from traindoctor.lm.files import write_json
 from traindoctor.lm.loop import Training
+from traindoctor.lm.model import Transformer
 from traindoctor.lm.sources import build
 
 H200_BF16_FLOPS = 989e12
-# Time of this process alone instead of the wall clock's.
-CPU_TIME = False
+NAMES = OURS, PLAIN, THEIRS = ("traindoctor", "plain loop", "Hugging Face")
+# How far the first losses (about ln V, 6 to 11 nats) of equal models lie apart: roundings in another order.
+SAME_LOSS = {"float32": 1e-4, "bf16": 2e-2}
 SHAPES = {
     "char": {"layers": 6, "heads": 6, "width": 384, "block": 256, "batch": 16, "vocab": 359},
     "gpt2": {"layers": 12, "heads": 12, "width": 768, "block": 1024, "batch": 64, "vocab": 50304},
@@ -45,56 +54,20 @@ SHAPES = {
 }
 
 
-class PlainBlock(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.ln_1 = nn.LayerNorm(width, bias=False)
-        self.c_attn = nn.Linear(width, 3 * width, bias=False)
-        self.c_proj = nn.Linear(width, width, bias=False)
-        self.ln_2 = nn.LayerNorm(width, bias=False)
-        self.c_fc = nn.Linear(width, 4 * width, bias=False)
-        self.gelu = nn.GELU()
-        self.c_out = nn.Linear(4 * width, width, bias=False)
+class Contender(NamedTuple):
+    """One of the loops."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        B, T, C = x.shape
-        q, k, v = self.c_attn(self.ln_1(x)).split(C, dim=2)
-        q, k, v = (t.view(B, T, self.heads, C // self.heads).transpose(1, 2) for t in (q, k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
-        return x + self.c_out(self.gelu(self.c_fc(self.ln_2(x))))
-
-
-class PlainGPT(nn.Module):
-    """The same model, written as such loops write it."""
-
-    def __init__(self, shape: dict[str, int]) -> None:
-        super().__init__()
-        width = shape["width"]
-        self.wte = nn.Embedding(shape["vocab"], width)
-        self.wpe = nn.Embedding(shape["block"], width)
-        self.h = nn.ModuleList(PlainBlock(width, shape["heads"]) for _ in range(shape["layers"]))
-        self.ln_f = nn.LayerNorm(width, bias=False)
-        self.lm_head = nn.Linear(width, shape["vocab"], bias=False)
-        self.lm_head.weight = self.wte.weight
-        for p in self.parameters():
-            if p.dim() > 1:
-                nn.init.normal_(p, std=0.02)
-
-    def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
-        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1], device=idx.device))
-        for block in self.h:
-            x = block(x)
-        logits = self.lm_head(self.ln_f(x))
-        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+    steps: Callable[[int], None]
+    """makes some optimizer steps"""
+    loss: Callable[[Tensor, Tensor], Tensor]
+    """the model's loss of inputs and targets"""
 
 
 def plain_loop(
     model: nn.Module, call: Callable[..., Tensor], tokens: np.ndarray, arguments: argparse.Namespace
-) -> Callable[[int], None]:
+) -> Contender:
     """A loop of the usual kind around `call(inputs, targets)`."""
-    shape, device = SHAPES[arguments.shape], arguments.device
+    shape, device = arguments.sizes, arguments.device
     groups = [
         {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": 0.1},
         {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
@@ -123,10 +96,10 @@ def plain_loop(
             optimizer.zero_grad(set_to_none=True)
         assert math.isfinite(loss.item())
 
-    return steps
+    return Contender(steps, call)
 
 
-def ours(run: Path, arguments: argparse.Namespace) -> Callable[[int], None]:
+def ours(run: Path, arguments: argparse.Namespace) -> Contender:
     """The trainer's own steps: its batches, its loop, its metrics file."""
     training = Training(run, our_config(arguments), World(device=device_of(arguments)), Callbacks())
     training.build()
@@ -137,12 +110,13 @@ def ours(run: Path, arguments: argparse.Namespace) -> Callable[[int], None]:
         training.read_losses()
         assert math.isfinite(training.last_loss)
 
-    return steps
+    return Contender(steps, training.forward)
 
 
 def our_config(arguments: argparse.Namespace) -> RunConfig:
-    shape = {k: v for k, v in SHAPES[arguments.shape].items() if k != "vocab"}
-    gpt2 = {"norm": "layer", "positions": "learned", "mlp": "gelu"}
+    shape = {k: v for k, v in arguments.sizes.items() if k != "vocab"}
+    # As Hugging Face's GPT-2 always has them: biases. GELU is the exact one in all three.
+    gpt2 = {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True}
     return build(
         {
             **shape,
@@ -155,39 +129,99 @@ def our_config(arguments: argparse.Namespace) -> RunConfig:
     )
 
 
-def contenders(
-    run: Path, tokens: np.ndarray, arguments: argparse.Namespace
-) -> dict[str, Callable[[int], None]]:
-    shape = SHAPES[arguments.shape]
-    found = {"traindoctor": ours(run, arguments)}
-    plain = PlainGPT(shape).to(arguments.device)
-    found["plain loop"] = plain_loop(
-        plain, torch.compile(plain) if arguments.compile else plain, tokens, arguments
-    )
-    with contextlib.suppress(ImportError):
-        from transformers import GPT2Config, GPT2LMHeadModel
+def build_contender(
+    name: str, run: Path, tokens: np.ndarray, arguments: argparse.Namespace
+) -> Contender:
+    """One of NAMES, with the weights that all of them begin with."""
+    if name == OURS:
+        return ours(run, arguments)
+    shape, config = arguments.sizes, our_config(arguments)
+    torch.manual_seed(config.train.seed)
+    origin = Transformer(config.model, shape["vocab"])
+    if name == PLAIN:
+        plain = PlainGPT(shape)
+        with torch.no_grad():
+            for to, of in zip(plain.parameters(), origin.parameters(), strict=True):
+                to.copy_(of)
+        plain = plain.to(arguments.device)
+        call = torch.compile(plain) if arguments.compile else plain
+        return plain_loop(plain, call, tokens, arguments)
+    from transformers import GPT2Config, GPT2LMHeadModel
 
-        config = GPT2Config(
-            vocab_size=shape["vocab"],
-            n_positions=shape["block"],
-            n_embd=shape["width"],
-            n_layer=shape["layers"],
-            n_head=shape["heads"],
-            attn_pdrop=0.0,
-            embd_pdrop=0.0,
-            resid_pdrop=0.0,
-            use_cache=False,
-        )
-        theirs = GPT2LMHeadModel(config).to(arguments.device).train()
-        called = torch.compile(theirs) if arguments.compile else theirs
-        # The model shifts labels itself; the targets of all loops are the inputs one token on.
-        found["Hugging Face"] = plain_loop(
-            theirs, lambda x, y: called(input_ids=x, labels=x).loss, tokens, arguments
-        )
-    return found
+    theirs = GPT2LMHeadModel(GPT2Config(**gpt2_config(origin), use_cache=False))
+    theirs.load_state_dict(gpt2_tensors(origin), strict=False)  # the tied head is not stored twice
+    theirs = theirs.to(arguments.device).train()
+    called = torch.compile(theirs) if arguments.compile else theirs
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        # It would shift the labels itself, and lose the last of each row.
+        return called(input_ids=x, labels=y, shift_labels=y).loss
+
+    return plain_loop(theirs, loss, tokens, arguments)
 
 
-def synthetic_run(folder: Path, vocab: int) -> np.ndarray:
+def first_loss(contender: Contender, tokens: np.ndarray, arguments: argparse.Namespace) -> float:
+    """The loss of the first blocks, before any step: the same for models that compute the same."""
+    block, batch = (arguments.sizes[key] for key in ("block", "batch"))
+    rows = torch.from_numpy(tokens[: batch * block + 1].astype(np.int64)).to(arguments.device)
+    inputs, targets = rows[:-1].view(batch, block), rows[1:].view(batch, block)
+    with torch.no_grad(), autocast(arguments):
+        return contender.loss(inputs, targets).item()
+
+
+class InThisProcess:
+    """A contender that shares its process with the others: on a GPU, where their memory has to."""
+
+    def __init__(
+        self, name: str, run: Path, tokens: np.ndarray, arguments: argparse.Namespace
+    ) -> None:
+        self.arguments = arguments
+        self.contender = build_contender(name, run, tokens, arguments)
+        self.loss = first_loss(self.contender, tokens, arguments)
+
+    def turn(self, count: int) -> float:
+        """Seconds per step over `count` steps."""
+        return timed(self.contender.steps, count, self.arguments)
+
+    def close(self) -> None:
+        pass
+
+
+class InItsOwnProcess:
+    """A contender as its user starts it: nothing that another one does to its process helps or hurts it."""
+
+    def __init__(self, name: str, run: Path, arguments: argparse.Namespace) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, far = context.Pipe()
+        self.process = context.Process(target=serve, args=(far, name, run, arguments), daemon=True)
+        self.process.start()
+        far.close()
+        self.loss: float = self.pipe.recv()
+
+    def turn(self, count: int) -> float:
+        self.pipe.send(count)
+        return self.pipe.recv()
+
+    def close(self) -> None:
+        self.pipe.send(0)
+        self.process.join()
+
+
+def serve(pipe: Connection, name: str, run: Path, arguments: argparse.Namespace) -> None:
+    """The other end: a turn for each number that comes, until a 0."""
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    here = InThisProcess(name, run, read_tokens(run), arguments)
+    pipe.send(here.loss)
+    while count := pipe.recv():
+        pipe.send(here.turn(count))
+
+
+def read_tokens(folder: Path) -> np.ndarray:
+    return np.memmap(folder / "data" / "train.bin", dtype=np.uint16, mode="r")
+
+
+def synthetic_run(folder: Path, vocab: int) -> None:
     """A run folder of random tokens, for a vocabulary of any size."""
     words = {"<unk>": 0, **{f"w{i}": i for i in range(1, vocab)}}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
@@ -198,7 +232,6 @@ def synthetic_run(folder: Path, vocab: int) -> np.ndarray:
     tokens[:5000].tofile(folder / "data" / "val.bin")
     facts = {"dtype": "uint16", "train": len(tokens), "val": 5000, "unknown_share": 0.0}
     write_json(folder / "data" / "meta.json", facts)
-    return np.memmap(folder / "data" / "train.bin", dtype=np.uint16, mode="r")
 
 
 def autocast(arguments: argparse.Namespace) -> contextlib.AbstractContextManager:
@@ -211,42 +244,61 @@ def device_of(arguments: argparse.Namespace) -> torch.device:
     return torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu")
 
 
-def timed(steps: Callable[[int], None], count: int, device: str) -> float:
-    if device == "cuda":
+def timed(steps: Callable[[int], None], count: int, arguments: argparse.Namespace) -> float:
+    cuda = arguments.device == "cuda"
+    if cuda:
         torch.cuda.synchronize()
-    clock = time.process_time if CPU_TIME else time.perf_counter
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
     begun = clock()
     steps(count)
-    if device == "cuda":
+    if cuda:
         torch.cuda.synchronize()
     return (clock() - begun) / count
 
 
+def start(
+    run: Path, arguments: argparse.Namespace
+) -> dict[str, InThisProcess] | dict[str, InItsOwnProcess]:
+    """All contenders, ready for their turns; they must compute the same."""
+    names = [n for n in NAMES if n != THEIRS or importlib.util.find_spec("transformers")]
+    if arguments.device == "cuda":
+        tokens = read_tokens(run)
+        loops = {name: InThisProcess(name, run, tokens, arguments) for name in names}
+    else:
+        loops = {name: InItsOwnProcess(name, run, arguments) for name in names}
+    for name, loop in loops.items():
+        if abs(loop.loss - loops[OURS].loss) > SAME_LOSS[arguments.precision]:
+            raise SystemExit(f"{name} has a first loss of {loop.loss}, not {loops[OURS].loss}")
+    return loops
+
+
 def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
-    shape = SHAPES[arguments.shape]
+    shape = arguments.sizes
     torch.manual_seed(0)
     if arguments.device == "cuda":
         torch.set_float32_matmul_precision("high")
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        tokens = synthetic_run(run, shape["vocab"])
-        loops = contenders(run, tokens, arguments)
+        synthetic_run(run, shape["vocab"])
+        loops = start(run, arguments)
         peaks = {}
-        for name, steps in loops.items():  # compile and warm up
+        for name, loop in loops.items():  # compile and warm up
             if arguments.device == "cuda":
                 torch.cuda.reset_peak_memory_stats()
-            steps(arguments.warm)
+            loop.turn(arguments.warm)
             if arguments.device == "cuda":
                 peaks[name] = torch.cuda.max_memory_allocated() / 1e9
         seconds: dict[str, list[float]] = {name: [] for name in loops}
         order = list(loops)
         for turn in range(arguments.rounds):
             for name in order if turn % 2 == 0 else order[::-1]:
-                seconds[name].append(timed(loops[name], arguments.steps, arguments.device))
+                seconds[name].append(loops[name].turn(arguments.steps))
+        for loop in loops.values():
+            loop.close()
     per_step = shape["batch"] * shape["block"]
     rows = []
     for name, times in seconds.items():
-        ratios = sorted(t / o for t, o in zip(times, seconds["traindoctor"]))
+        ratios = sorted(t / o for t, o in zip(times, seconds[OURS]))
         row: dict[str, object] = {
             "loop": name,
             "ms per step": round(statistics.median(times) * 1e3, 2),
@@ -282,19 +334,18 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true", help="for a machine that others use too")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    global CPU_TIME
-    CPU_TIME = arguments.cpu_time
     cuda = arguments.device == "cuda"
     arguments.shape = arguments.shape or ("gpt2" if cuda else "char")
     arguments.compile = cuda if arguments.compile is None else arguments.compile
     arguments.steps = arguments.steps or (10 if cuda else 1)
+    arguments.sizes = dict(SHAPES[arguments.shape])
     if arguments.batch:
-        SHAPES[arguments.shape]["batch"] = arguments.batch
+        arguments.sizes["batch"] = arguments.batch
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     machine = torch.cuda.get_device_name() if cuda else f"{platform.machine()} CPU"
     print(
-        f"torch {torch.__version__}, {machine}, {torch.get_num_threads()} threads, {SHAPES[arguments.shape]}"
+        f"torch {torch.__version__}, {machine}, {torch.get_num_threads()} threads, {arguments.sizes}"
     )
     results = {}
     for precision in arguments.precision or (["bf16"] if cuda else ["float32", "bf16"]):

@@ -141,3 +141,11 @@ def test_parameter_count_of_gpt2_is_the_published_one() -> None:
     shape = {"layers": 12, "heads": 12, "width": 768, "block": 1024, "bias": True}
     config = ModelConfig(**shape, norm="layer", positions="learned", mlp="gelu")
     assert config.num_parameters(50257) == 124_439_808
+
+
+def test_the_gelu_of_older_runs_stays_the_approximation(tmp_path: Path) -> None:
+    stored = build({"mlp": "gelu"}).to_dict()
+    write_json(tmp_path / "config.json", stored)
+    assert load_config(tmp_path / "config.json").model.mlp == "gelu"
+    write_json(tmp_path / "config.json", {**stored, "format": 1})
+    assert load_config(tmp_path / "config.json").model.mlp == "gelu-tanh"

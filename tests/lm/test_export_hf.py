@@ -23,6 +23,7 @@ CASES: dict[str, dict[str, Any]] = {
     "llama bpe untied biased": {"tokenizer": "bpe", "vocab_size": 300, "tied": False, "bias": True},
     "gpt2 word": {**GPT2, "bias": True, "tokenizer": "word", "vocab_size": 40},
     "gpt2 untied unbiased": {**GPT2, "tied": False},
+    "gpt2 approximate": {**GPT2, "mlp": "gelu-tanh"},
 }
 
 

@@ -10,17 +10,26 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from traindoctor.lm.config import ModelConfig
 from traindoctor.lm.loss import next_token_loss
-from traindoctor.lm.model import Cache, Transformer, decay_groups, rotary_table, rotate
+from traindoctor.lm.model import (
+    Attention,
+    Cache,
+    FeedForward,
+    Transformer,
+    decay_groups,
+    rotary_table,
+    rotate,
+)
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {},
     "grouped": {"kv_heads": 2},
     "gpt2": {"norm": "layer", "positions": "learned", "mlp": "gelu", "bias": True},
     "untied": {"tied": False, "init": "xavier"},
-    "mixed": {"norm": "layer", "positions": "rotary", "mlp": "gelu"},
+    "mixed": {"norm": "layer", "positions": "rotary", "mlp": "gelu-tanh"},
 }
 V = 50
 
@@ -130,3 +139,33 @@ def test_dropout_rests_in_evaluation() -> None:
     assert not torch.equal(model(tokens), model(tokens))
     model.eval()
     assert torch.equal(model(tokens), model(tokens))
+
+
+@pytest.mark.parametrize(("mlp", "approximate"), [("gelu", "none"), ("gelu-tanh", "tanh")])
+def test_gelu_is_exact_unless_the_approximation_is_asked_for(mlp: Any, approximate: str) -> None:
+    part = FeedForward(ModelConfig(width=32, mlp=mlp))
+    x = torch.randn(64, 32)
+    assert torch.equal(part(x), part.down(F.gelu(part.up(x), approximate=approximate)))
+
+
+class Copies(TorchDispatchMode):
+    """Sizes of all tensors that are copied while it is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket in (torch.ops.aten.clone, torch.ops.aten.copy_):
+            self.sizes.append(out.numel())
+        return out
+
+
+@pytest.mark.parametrize("kv_heads", [0, 2])
+def test_queries_keys_and_values_are_not_copied_for_attention(kv_heads: int) -> None:
+    attention = Attention(ModelConfig(heads=4, kv_heads=kv_heads, width=32))
+    x = torch.randn(2, 16, 32, requires_grad=True)
+    with Copies() as copies:
+        attention(x, None).sum().backward()
+    assert all(size < x.numel() for size in copies.sizes)

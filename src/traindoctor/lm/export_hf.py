@@ -46,7 +46,7 @@ def export_hf(run: Path, out: Path, *, which: str = "best", overwrite: bool = Fa
 
 def layout_of(config: ModelConfig) -> str:
     """gpt2: LayerNorm, learned positions, GELU; llama: RMSNorm, rotary positions, SwiGLU."""
-    parts = (config.norm, config.positions, config.mlp)
+    parts = (config.norm, config.positions, config.mlp.removesuffix("-tanh"))
     if parts == ("layer", "learned", "gelu") and config.num_kv_heads == config.heads:
         return "gpt2"
     if parts == ("rms", "rotary", "swiglu"):
@@ -94,7 +94,7 @@ def gpt2_config(model: Transformer) -> dict[str, Any]:
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
-        "activation_function": "gelu_pytorch_tanh",
+        "activation_function": "gelu" if config.mlp == "gelu" else "gelu_pytorch_tanh",
         "n_embd": config.width,
         "n_head": config.heads,
         "n_inner": config.hidden_size,

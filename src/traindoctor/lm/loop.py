@@ -31,6 +31,7 @@ from traindoctor.lm.endings import Interruption, memory_advice
 from traindoctor.lm.files import write_json, write_text
 from traindoctor.lm.generate import Sampling
 from traindoctor.lm.generate import write_text as write_sample
+from traindoctor.lm.heap import keep_freed_memory
 from traindoctor.lm.loss import FUSED_CLASSES
 from traindoctor.lm.metrics import MetricsFile
 from traindoctor.lm.model import Transformer, decay_groups
@@ -107,6 +108,8 @@ class Training:
         self.bf16 = self._use_bf16()
         if world.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
+        elif world.device.type == "cpu":
+            keep_freed_memory()
         if estimate.is_impossible(self._peak_bytes(), world.device):
             raise self._memory_advice()
         torch.manual_seed(config.train.seed)

@@ -53,7 +53,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
             "block": 1024,
             "norm": "layer",
             "positions": "learned",
-            "mlp": "gelu",
+            "mlp": "gelu-tanh",
             "bias": True,
             "tokenizer": "bpe",
             "vocab_size": 32768,

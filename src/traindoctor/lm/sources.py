@@ -126,6 +126,8 @@ def load_config(file: Path) -> RunConfig:
                 f"{file} has format {stored['format']}, this traindoctor reads up to {FORMAT}: update traindoctor"
             )
         flat = {k: v for section in SECTIONS for k, v in stored[section].items()}
+        if stored["format"] == 1 and flat["mlp"] == "gelu":
+            flat["mlp"] = "gelu-tanh"
         return build(flat, preset=stored["preset"])
     except FileNotFoundError as error:
         raise CheckpointError(
