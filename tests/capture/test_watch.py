@@ -147,6 +147,29 @@ def test_each_optimizer_is_asked_for_gradients_left_over_by_itself(tmp_path: Pat
     assert second.max() == 0
 
 
+def test_gradients_by_autograd_grad_are_not_held_against_those_of_the_last_step(
+    tmp_path: Path,
+) -> None:
+    watch = Watch(tmp_path, probes=[])
+    watch.attach()
+    try:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            x = torch.randint(0, 11, (4, 6))
+            loss = F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+            for p, g in zip(
+                model.parameters(), torch.autograd.grad(loss, list(model.parameters()))
+            ):
+                p.grad = g
+            optimizer.step()
+        for step in watch.patient.tapes:
+            tape = watch.patient.tapes[step]
+            assert all(torch.equal(tape.fresh[name], g) for name, g in tape.given.items())  # type: ignore[arg-type]
+    finally:
+        watch.close("done")
+
+
 def test_a_later_stage_over_other_parameters_is_taped_again(tmp_path: Path) -> None:
     def stages(second: str) -> Callable[[], None]:
         def run() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hand_written import C, D, Loss, N
+from patients import patient_of
 from torch import Tensor, nn
 
 from traindoctor.exams.accumulation import accumulation
@@ -24,33 +26,6 @@ from traindoctor.exams.tape_gradient import tape_gradient
 from traindoctor.replay.names import Names
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.single import tape_step
-
-N, C, D = 12, 6, 5
-
-
-class Loss(torch.autograd.Function):
-    """Mean cross-entropy; `fault` plants an error into backward."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, fault: str) -> Tensor:
-        top = logits.max(-1, keepdim=True).values
-        total = torch.zeros(len(logits), dtype=logits.dtype)
-        for column in range(C):
-            total += (logits[:, column] - top[:, 0]).exp()
-        log_sum = top[:, 0] + total.log()
-        ctx.save_for_backward(logits, targets, log_sum)
-        ctx.fault = fault
-        return (log_sum - logits.gather(1, targets[:, None])[:, 0]).mean()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        logits, targets, log_sum = ctx.saved_tensors
-        found = (logits - log_sum[:, None]).exp()
-        found[torch.arange(N), targets] -= 1
-        found = found * grad / (1 if ctx.fault == "no mean" else N)
-        if ctx.fault == "tile":
-            found[:, 4:] = 0
-        return found, None, None
 
 
 class Reverse(torch.autograd.Function):
@@ -103,14 +78,6 @@ def model() -> nn.Sequential:
 @pytest.fixture
 def data() -> tuple[Tensor, Tensor]:
     return torch.randn(N, D), torch.randint(C, (N,))
-
-
-def patient_of(model: nn.Module, *steps: Any) -> Patient:
-    """One tape per step; a step is a loss function or a list of them (micro-batches)."""
-    patient = Patient(names=Names(model), model=model)
-    for number, step in enumerate(steps):
-        patient.add_tape(tape_step(step, model, step=number))
-    return patient
 
 
 def perform(exam: Any, patient: Patient) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hand_written import VOCABULARY as V
+from hand_written import operator_patient
 from torch import Tensor, nn
 
 from traindoctor.checks.gradient.backward_incorrect import backward_incorrect
@@ -20,61 +22,10 @@ from traindoctor.replay.names import Names
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.single import tape_step
 
-V, D = 7, 6
-
-
-@torch.library.custom_op("traindoctor_tests::square", mutates_args=())
-def square(x: Tensor, factor: float) -> Tensor:
-    """An operator as an extension registers it; its backward is `factor` times the right one."""
-    return x * x
-
-
-def _setup(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[0])
-    ctx.factor = inputs[1]
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-    return ctx.factor * 2 * grad * ctx.saved_tensors[0], None
-
-
-square.register_autograd(_backward, setup_context=_setup)
-
-
-class Squared(nn.Module):
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return square(x, self.factor)
-
-
-class Model(nn.Module):
-    """An embedding with padding, attention, normalisation, MLP, and a registered operator in between."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.token = nn.Embedding(V, D, padding_idx=0)
-        self.block = nn.TransformerEncoderLayer(D, 2, 2 * D, 0.1, batch_first=True)
-        self.squared, self.head = Squared(factor), nn.Linear(D, V)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.squared(self.block(self.token(x))))
-
-
-def patient(factor: float) -> Patient:
-    torch.manual_seed(0)
-    model, x = Model(factor), torch.randint(V, (4, 5))
-    tape = tape_step(lambda: F.cross_entropy(model(x).flatten(0, 1), x.flatten()), model)
-    made = Patient(names=Names(model), model=model)
-    made.add_tape(tape)
-    return made
-
 
 @pytest.mark.parametrize("factor", [1.0, 1.5])
 def test_the_innermost_module_is_named_first(factor: float) -> None:
-    result = layers_alone(patient(factor))
+    result = layers_alone(operator_patient(factor))
     assert result.outcome == "done", result.reason
     layers = {layer["module"]: layer for layer in result.values["layers"]}
     # dropout's mask replays, the padding row is left alone, kinks of the ReLU are no errors
@@ -90,7 +41,7 @@ def test_the_innermost_module_is_named_first(factor: float) -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 1.5])
 def test_a_registered_operator_is_tested_from_outside(factor: float) -> None:
-    examined = patient(factor)
+    examined = operator_patient(factor)
     exams = [tape_gradient(examined), functions_alone(examined)]
     # Its own backward made the reference too: the replay cannot see the error.
     assert exams[0].values["difference"] == 0.0
@@ -106,7 +57,7 @@ def test_a_registered_operator_is_tested_from_outside(factor: float) -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 1.5])
 def test_what_alone_cannot_decide_is_asked_of_the_whole_loss(factor: float) -> None:
-    examined = patient(factor)
+    examined = operator_patient(factor)
     whole = tape_gradient(examined)
     alone = {"functions": [{"name": "square", "line": None, "test": "none"}]}
     exams: dict[str, Any] = {"tape_gradient": whole.values, "functions_alone": alone}

@@ -6,20 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from short_runs import divided, run
 from traindoctor.capture.watch import Watch
 from traindoctor.exams.arrival import gradient_arrival
 from traindoctor.exams.counterfactual import experiment_clip, experiment_loss_scale
 
-V, D, B, T = 11, 8, 4, 6
 Treatment = Callable[[list[nn.Parameter]], None]
-
-
-def divide(parameters: list[nn.Parameter]) -> None:
-    for p in parameters:
-        p.grad /= 512  # type: ignore[operator]
 
 
 def cut(parameters: list[nn.Parameter]) -> None:
@@ -38,30 +32,14 @@ def add_noise(parameters: list[nn.Parameter]) -> None:
 
 
 def watched(tmp_path, treat: Treatment | None, steps: int = 60) -> Watch:
-    watch = Watch(tmp_path, probes=[])
-    watch.attach()
-    try:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Embedding(V, D), nn.Linear(D, D), nn.Tanh(), nn.Linear(D, V))
-        parameters = list(model.parameters())
-        optimizer = torch.optim.SGD(parameters, lr=0.5)
-        for _ in range(steps):
-            x = torch.randint(V, (B, T))
-            loss = F.cross_entropy(model(x).flatten(0, 1), ((3 * x + 1) % V).flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            if treat is not None:
-                treat(parameters)
-            optimizer.step()
-    finally:
-        watch.close("done")
-    assert watch.faults == []
+    watch, _, _ = run(tmp_path, lambda p: torch.optim.SGD(p, lr=0.5), treat=treat, steps=steps)
+    assert watch is not None
     return watch
 
 
 @pytest.mark.parametrize(
     ("treat", "kind", "value"),
-    [(None, None, None), (divide, "factor", 1 / 512), (cut, "clip", 1e-3)],
+    [(None, None, None), (divided, "factor", 1 / 512), (cut, "clip", 1e-3)],
 )
 def test_division_and_clipping_are_told_from_each_other(tmp_path, treat, kind, value) -> None:
     values = gradient_arrival(watched(tmp_path, treat, steps=4).patient).values
@@ -75,7 +53,7 @@ def test_torchs_own_clipping_and_added_noise_are_neither(tmp_path) -> None:
 
 
 def test_the_replay_divides_as_the_script_does_and_learns_without(tmp_path) -> None:
-    values = experiment_loss_scale(watched(tmp_path, divide).patient).values
+    values = experiment_loss_scale(watched(tmp_path, divided).patient).values
     assert values["fidelity"] < 1e-5
     assert values["variants"]["gradients undivided"]["loss"] < values["control"]["loss"] - 0.1
 

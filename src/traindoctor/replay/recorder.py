@@ -98,7 +98,8 @@ class StepRecorder(TorchFunctionMode):
             ):
                 self.close()
         elif isinstance(event, BackwardBegin):
-            self.gradients.backward_begins()
+            if event.inputs is None:  # torch.autograd.grad adds nothing to what lies in .grad
+                self.gradients.backward_begins()
             for number, root in enumerate(event.roots):
                 given = event.gradients
                 self._root(root, event.scale, given[number] if given else None)

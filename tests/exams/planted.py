@@ -1,0 +1,211 @@
+"""One planted fault per exam of the table, each beside the same patient without it."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import chains
+import torch
+import torch.nn.functional as F
+from hand_written import C, D, Loss, N
+from patients import patient_of, tape_steps
+from small_transformer import B, Model, T, next_token, reverse, text
+from torch import Tensor, nn
+
+from short_runs import run
+from traindoctor.replay.ops import Read
+from traindoctor.replay.patient import Patient
+
+
+def transformer(
+    loss: Callable[[nn.Module, Tensor], Tensor] = next_token, *, steps: int = 1, **faults: Any
+) -> Patient:
+    torch.manual_seed(0)
+    return tape_steps(Model(**faults), loss, text, steps=steps)
+
+
+def unordered(*, places: bool) -> Patient:
+    """A task in which order counts, late enough that a healthy model has begun to use it."""
+    return transformer(reverse, steps=12, mask="none", places=places)
+
+
+def one_block(times: int) -> Patient:
+    torch.manual_seed(0)
+    model = Model()
+    if times > 1:
+        model.mlp = nn.ModuleList([model.mlp[0]] * times)
+    return tape_steps(model, next_token, text)
+
+
+def two_ahead(model: nn.Module, ids: Tensor) -> Tensor:
+    return F.cross_entropy(model(ids[:, :T]).flatten(0, 1), ids[:, 2 : T + 2].flatten())
+
+
+def padded(ignored: int) -> Callable[[nn.Module, Tensor], Tensor]:
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        ids = ids.clone()
+        for row in range(B):
+            ids[row, 6 + row :] = 0
+        scores, targets = model(ids[:, :T]), ids[:, 1 : T + 1]
+        return F.cross_entropy(scores.transpose(1, 2), targets, ignore_index=ignored)
+
+    return loss
+
+
+class OverTime(nn.Module):
+    """LayerNorm over places where features are meant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.LayerNorm(T)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.transpose(1, 2)).transpose(1, 2)
+
+
+def classifier(
+    loss: Callable[[nn.Sequential, Tensor, Tensor], Tensor], *, micro: tuple[int, ...] = (N,)
+) -> Patient:
+    """A small MLP; `loss(model, x, y)` on as many micro-batches of so many rows."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, C))
+    batches = [(torch.randn(rows, D), torch.randint(C, (rows,))) for rows in micro]
+    return patient_of(model, [functools.partial(loss, model, x, y) for x, y in batches])
+
+
+def by_function(fault: str) -> Patient:
+    return classifier(lambda model, x, y: Loss.apply(model(x), y, fault))
+
+
+def scaled(factor: float) -> Callable[[nn.Sequential, Tensor, Tensor], Tensor]:
+    return lambda model, x, y: F.cross_entropy(model(x), y) * factor
+
+
+def printing(*, another: bool) -> Patient:
+    """The script prints the cross-entropy; it optimises that, or a square."""
+
+    def loss(model: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
+        logits = model(x)
+        printed = F.cross_entropy(logits, y)
+        return (logits - 1).square().mean() if another else printed
+
+    patient = classifier(loss)
+    assert patient.tape is not None
+    [printed] = [op.outputs[0] for op in patient.tape.ops if op.name == "cross_entropy"]
+    assert printed is not None
+    patient.tape.reads[:] = [Read(printed, 0.0)]
+    return patient
+
+
+def cut_in_the_middle(model: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model[2](model[1](model[0](x)).detach()), y)
+
+
+def softmax_before_the_loss(model: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x).softmax(-1), y)
+
+
+def out_of_range(model: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
+    """1e6 is more than float16 holds."""
+    return F.cross_entropy(model(x * 1e6) * 1e-6, y)
+
+
+def in_half(loss_scale: float) -> Callable[[nn.Sequential, Tensor, Tensor], Tensor]:
+    """A part in float16; the gradient that comes back to it is as large as the scale."""
+
+    def loss(model: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x).half().float(), y) * loss_scale
+
+    return loss
+
+
+def one_by_one(model: nn.Module, *shape: int) -> Patient:
+    """The examples of a step, each its own call of the model."""
+    torch.manual_seed(0)
+    patient = Patient(model=model)
+    patient.facts["examples"] = [((torch.randn(1, *shape),), {}) for _ in range(8)]
+    return patient
+
+
+def call_bound() -> Patient:
+    """Forty narrow layers: nearly all of the time goes into calling them, and a batch calls them once."""
+    return one_by_one(nn.Sequential(*(nn.Linear(8, 8) for _ in range(40))), 8)
+
+
+def work_bound() -> Patient:
+    """One wide layer over many places: a batch has the same work to do as its examples."""
+    return one_by_one(nn.Linear(512, 512), 128, 512)
+
+
+def faint(factor: float) -> Patient:
+    """Scores that hardly move, however the weights do."""
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(4, 3), torch.randn(8, 4), torch.arange(8) % 3
+    x = x + 4 * F.one_hot(y, 4)
+    return patient_of(model, lambda: F.cross_entropy(model(x) * factor, y))
+
+
+def kept_batches(*, apart: bool) -> Patient:
+    """Batches whose targets hang on their inputs, or do not."""
+    torch.manual_seed(0)
+    patient = tape_steps(chains.Model(width=2), chains.loss, chains.chain)
+    logs = {step: chains.kept(step, apart=apart) for step in range(22)}
+    patient.snapshot = SimpleNamespace(logs=logs)
+    return patient
+
+
+def kept_numbers(*, apart: bool) -> Patient:
+    """Signals and numbers that hang on them, or on another row's."""
+    logs = {step: chains.measured(step, apart=apart) for step in range(46)}
+    return Patient(snapshot=SimpleNamespace(logs=logs))
+
+
+def writer(step: int) -> Patient:
+    """Each token is followed by the one `step` further on: 0 says the same for ever."""
+    torch.manual_seed(0)
+    size, length = 97, 24
+    table = nn.Embedding(size, size)
+    follows = (torch.arange(size) + step) % size
+    nn.init.zeros_(table.weight)
+    # Sampled at temperature 1, an eighth of the chance is with the others.
+    table.weight.data[torch.arange(size), follows] = 6.5
+    ids = torch.randint(size, (8, length + 1))
+    return patient_of(
+        table, lambda: F.cross_entropy(table(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+    )
+
+
+@functools.cache
+def short_run(
+    make: Callable[..., torch.optim.Optimizer],
+    *,
+    rate: float,
+    micro: int = 1,
+    limit: float | None = 50.0,
+    falling: float = 1.0,
+    shrink: float | None = None,
+    treat: Callable[[list[nn.Parameter]], None] | None = None,
+    **settings: Any,
+) -> Patient:
+    """70 steps of a real run with its snapshots; exams leave it as it is, so that rows may share one."""
+
+    def schedule(optimizer: torch.optim.Optimizer) -> Any:
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, falling)
+
+    with tempfile.TemporaryDirectory() as folder:
+        watch, _, _ = run(
+            Path(folder),
+            lambda parameters: make(parameters, lr=rate, **settings),
+            micro=micro,
+            limit=limit,
+            schedule=schedule,
+            shrink=shrink,
+            treat=treat,
+        )
+    assert watch is not None
+    return watch.patient
