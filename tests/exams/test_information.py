@@ -405,6 +405,23 @@ def test_sharing_tells_a_list_of_one_block_from_a_loop(examine: Examine) -> None
     assert {row["uses"] for row in looped["reused"]} == {3}
 
 
+def test_one_layer_under_two_names_is_told_from_two_towers(examine: Examine) -> None:
+    class Named(Model):
+        def __init__(self, *, towers: bool) -> None:
+            super().__init__()
+            self.left = self.right = nn.Linear(D, D)
+            self.towers = towers
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.token(x)
+            other = self.token(x.flip(1)) if self.towers else h
+            return self.head(self.left(h) + torch.tanh(self.right(other)))
+
+    mistake = sharing(examine(Named(towers=False), next_token)).values["aliased"]
+    assert mistake == [{"modules": ["left", "right"], "uses": 2}]
+    assert sharing(examine(Named(towers=True), next_token)).values["aliased"] == []
+
+
 def test_exams_leave_no_trace(examine: Examine) -> None:
     model = Model()
     patient = examine(model, next_token, steps=2)

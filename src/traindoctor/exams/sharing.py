@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.ops import Op, Ref
 from traindoctor.replay.structure import Structure
 
 if TYPE_CHECKING:
@@ -65,7 +66,10 @@ def shallow_copies(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def aliased(model: nn.Module, tape: StepTape, patient: Patient) -> list[dict[str, Any]]:
-    """One layer under several names of one parent (`self.key = self.query`), and used several times in a pass."""
+    """One layer under several names of one parent (`self.key = self.query`), and used several times in a pass.
+
+    Two towers that read two different inputs with the same weights are meant so (siamese networks).
+    """
     structure = Structure(tape)
     found = []
     for path, parent in model.named_modules():
@@ -81,15 +85,33 @@ def aliased(model: nn.Module, tape: StepTape, patient: Patient) -> list[dict[str
                 continue
             matrices = [patient.names.of(p) for p in child.parameters() if p.ndim >= 2]
             uses = [
-                sum(op.segment == 0 for op in structure.users.get(tape.parameters[m].ref, ()))
+                len(ops)
                 for m in matrices
                 if m in tape.parameters
+                and joined(structure, ops := used_in(structure, tape.parameters[m].ref))
             ]
             if max(uses, default=0) > 1:
                 found.append(
                     {"modules": [f"{path}.{n}" if path else n for n in same], "uses": max(uses)}
                 )
     return found[:8]
+
+
+def used_in(structure: Structure, weight: Ref) -> list[Op]:
+    return [op for op in structure.users.get(weight, ()) if op.segment == 0]
+
+
+def joined(structure: Structure, uses: list[Op]) -> bool:
+    """Two uses of a weight read the same values, or one hangs on the other."""
+    reads = [{ref for ref in op.inputs if structure.of_data(ref)} for op in uses]
+    for later in range(len(uses)):
+        for earlier in range(later):
+            made = [ref for ref in uses[earlier].outputs if ref is not None]
+            if reads[later] & reads[earlier]:
+                return True
+            if any(structure.hangs(ref, out) for ref in reads[later] for out in made):
+                return True
+    return False
 
 
 def tied_parameters(model: nn.Module) -> list[list[str]]:
