@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from crashing_steps import CALM, crash
-from torch import Tensor
+from torch import Tensor, nn
 
+from traindoctor.capture.watch import Watch
 from traindoctor.exams.first_nonfinite import first_nonfinite
 from traindoctor.replay.patient import Patient
 
@@ -50,3 +52,25 @@ def test_weights_that_are_lost_already_are_said() -> None:
     found = values(patient)
     assert found["op"] is None
     assert "weights" in found["reason"]
+
+
+def test_a_number_of_the_scripts_own_that_changed_since_the_tape(tmp_path: Path) -> None:
+    """A temperature that falls from step to step is another number at the crash than on any tape before it."""
+    watch = Watch(tmp_path, probes=[])
+    watch.attach()
+    try:
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(layer.parameters(), 1e-4)
+        for step in range(8):
+            temperature = 1.0 if step < 5 else 1e-3
+            scores = layer(torch.randn(6, 4)) / temperature
+            loss = -(scores - scores.exp().sum(1, keepdim=True).log()).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        assert watch.faults == []
+        found = values(watch.patient)
+    finally:
+        watch.close("done")
+    assert (found["op"], found["step"]) == ("exp", 5)

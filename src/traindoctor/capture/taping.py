@@ -65,6 +65,8 @@ class Taping:
         if self.patient.crash is None:
             self.crashes.on(event, step)
             self.patient.crash = self.crashes.crash
+            # Numbers of the script's own (a temperature that falls) are those of the crash on the next step's tape.
+            self._asked = self._asked or self.patient.crash is not None
         if self._recorder is not None:
             self._recorder.on(event)
             if self._recorder.done and self._finished:

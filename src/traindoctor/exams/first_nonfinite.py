@@ -89,6 +89,10 @@ def data_of(patient: Patient, tape: StepTape, crash: Crash) -> dict[Ref, Tensor]
         return None
     logs = getattr(patient.snapshot, "logs", {}) if patient.snapshot is not None else {}
     own = logs.get(tape.step)
+    if own is None and tape.step > crash.step:
+        return (
+            None  # its own batch: with the weights of the crash a non-finite result proves itself
+        )
     if own is None:
         raise ReplayError("the data of the taped step were not kept")
     batch = {}
