@@ -104,3 +104,15 @@ def test_targets_of_other_rows_are_found(rows: int, length: int, seed: int) -> N
 def test_equal_rows_tell_nothing_of_their_order() -> None:
     long = np.repeat(text(1, 21), 6, axis=0)
     assert dealt(long[:, :-1], long[:, 1:], everywhere(long[:, 1:])) is None
+
+
+def test_a_roll_wraps_around_and_a_cut_does_not() -> None:
+    ids = np.random.default_rng(0).integers(0, 50, (8, 20))
+    valid = np.ones((8, 20), dtype=bool)
+    rolled = align(ids, np.roll(ids, -1, axis=1), valid)
+    assert rolled is not None
+    assert (rolled.shift, rolled.wrapped) == (1, True)
+    longer = np.concatenate([ids, ids[:, :1] + 1], axis=1)
+    cut = align(longer[:, :-1], longer[:, 1:], valid)
+    assert cut is not None
+    assert (cut.shift, cut.wrapped) == (1, False)

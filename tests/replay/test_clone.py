@@ -7,7 +7,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from traindoctor.errors import ReplayError
-from traindoctor.replay.clone import clone_of, copy_state
+from traindoctor.replay.clone import betas_of, clone_of, copy_state
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
@@ -106,3 +106,17 @@ def test_a_rule_that_wants_a_closure_is_refused_with_its_reason() -> None:
     clone = clone_of(torch.optim.LBFGS([parameter]))
     with pytest.raises(ReplayError, match="LBFGS"):
         clone.step([[torch.ones(2)]])
+
+
+@pytest.mark.parametrize(
+    ("group", "found"),
+    [
+        ({"betas": (0.9, 0.99)}, (0.9, 0.99)),
+        ({"beta1": 0.8, "beta2": 0.95, "eps": 0.1}, (0.8, 0.95)),
+        ({"b1": 0.8, "b2": 0.95}, (0.8, 0.95)),
+        ({"momentum": 0.9}, None),
+        ({"betas": "auto"}, None),
+    ],
+)
+def test_adams_betas_are_known_by_any_of_their_names(group: dict, found) -> None:
+    assert betas_of(group) == found

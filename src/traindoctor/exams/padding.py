@@ -82,16 +82,19 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
 
 
 def filled(grid: Tensor, valid: Tensor) -> Tensor:
-    """Ignored targets at the ends of a row take the value of their neighbour that counts.
+    """One ignored target at an end of a row takes the value of its neighbour that counts.
 
-    Libraries that shift labels themselves leave one ignored place at the end.
+    Libraries that shift labels themselves leave one; more of them (a prompt, places that were not picked) are meant.
     """
     grid = grid.clone()
     for row, keep in zip(grid, valid):
         places = keep.nonzero()[:, 0]
         if len(places):
             first, last = int(places[0]), int(places[-1])
-            row[:first], row[last + 1 :] = row[first].clone(), row[last].clone()
+            if first <= 1:
+                row[:first] = row[first].clone()
+            if last >= len(row) - 2:
+                row[last + 1 :] = row[last].clone()
     return grid
 
 

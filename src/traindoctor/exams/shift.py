@@ -41,6 +41,7 @@ def describe(ends: Ends) -> dict[str, Any]:
         "runner_up": None,
         "compared": 0,
         "axis": None,
+        "wrapped": False,
         "dealt": None,
         "ragged": None,
         **first_row(ends),
@@ -53,6 +54,7 @@ def describe(ends: Ends) -> dict[str, Any]:
             "runner_up": found.runner_up,
             "compared": found.compared,
             "axis": found.axis,
+            "wrapped": found.wrapped,
         }
     elif (rows := ends.dealt) is not None:
         row["dealt"] = {"shift": rows.shift, "moved": rows.moved, "compared": rows.compared}

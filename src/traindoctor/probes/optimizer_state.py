@@ -13,6 +13,7 @@ from torch import Tensor
 from traindoctor.events import Event, ForwardBegin, StepBegin, StepEnd
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.replay.clone import betas_of
 from traindoctor.replay.names import local
 from traindoctor.replay.trees import ModuleTrees
 
@@ -48,7 +49,7 @@ def moments(
     nothing = weight.new_tensor(math.nan)
     pull = weight.norm() * float(group.get("weight_decay") or 0.0)
     push = nothing if gradient is None else _read(gradient).norm()
-    betas, found = group.get("betas"), first_and_second(parameter, state)
+    betas, found = betas_of(group), first_and_second(parameter, state)
     if found is None or betas is None:
         return torch.stack([*[nothing] * 5, pull, push])
     m, v = found

@@ -12,6 +12,7 @@ from torch import Tensor
 from traindoctor.events import Event, RateScheduled, StepBegin
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.replay.clone import betas_of
 
 # Settings of a scheduler that say where it is going; what else hangs on the object is not for the record.
 SCHEDULE_SETTINGS = (
@@ -40,6 +41,8 @@ def describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
             for key, value in group.items()
             if key != "params" and _plain(value)
         }
+        if (betas := betas_of(group)) is not None:
+            settings["betas"] = betas
         settings |= {
             "num_parameters": sum(p.numel() for p in group["params"]),
             "num_tensors": len(group["params"]),

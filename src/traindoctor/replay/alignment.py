@@ -18,6 +18,8 @@ EXACT = 0.99
 # So many places whose neighbours differ are needed before a match can be told from chance.
 ENOUGH = 16
 SHIFTS = range(-4, 5)
+# Rows that begin differently and all end on their own beginning: no accident.
+WRAPPED_ROWS = 4
 # Rows are compared with each other up to so many; each needs so many places to be told from the others.
 MOST_ROWS, ROW_ENOUGH = 64, 8
 # A random permutation leaves one row in its place, on average.
@@ -41,6 +43,8 @@ class Alignment:
     places: str | None = None
     """'reversed' or 'permuted': each target is the input of one fixed other place."""
     compared: int = 0
+    wrapped: bool = False
+    """The last targets of each row are its first inputs: the whole was rolled, not cut."""
 
 
 def layouts(inputs: Tokens, targets: Tokens, valid: Mask) -> Iterator[tuple[int, Tokens, Mask]]:
@@ -69,7 +73,8 @@ def align(inputs: Tokens, targets: Tokens, valid: Mask) -> Alignment | None:
         found = exact_shift(x, y, m)
         if found is not None:
             shift, match, runner_up, compared = found
-            return Alignment(axis, shift, match, runner_up, compared=compared)
+            wrapped = wraps(x, y, m, shift)
+            return Alignment(axis, shift, match, runner_up, compared=compared, wrapped=wrapped)
     for axis, laid, mask in layouts(inputs, targets, valid):
         x, y, m = (inputs, laid, mask) if axis == 1 else (inputs.T, laid.T, mask.T)
         places = place_map(x, y, m)
@@ -93,6 +98,14 @@ def exact_shift(x: Tokens, y: Tokens, valid: Mask) -> tuple[int, float, float, i
     best = exact[0]
     others = [share for index, (share, count) in enumerate(telling) if index != best and count]
     return SHIFTS[best], plain[best][0], max(others, default=0.0), telling[best][1]
+
+
+def wraps(x: Tokens, y: Tokens, valid: Mask, shift: int) -> bool:
+    """Targets at the end that stand at the beginning of the inputs, in rows that do not all begin alike."""
+    if shift < 1 or y.shape != x.shape or len(np.unique(x[:, 0])) < WRAPPED_ROWS:
+        return False
+    last, first = y[:, -shift:], x[:, :shift]
+    return bool(valid[:, -shift:].all() and (last == first).all())
 
 
 def match_at(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 
+BETA_NAMES = (("beta1", "beta2"), ("beta_1", "beta_2"), ("b1", "b2"))
 # Fast paths are not written for float64 copies on the CPU; every optimizer has the plain one.
 PLAIN = {"foreach": False, "fused": None, "capturable": False}
 
@@ -39,6 +40,20 @@ def group_settings(group: Mapping[str, Any]) -> dict[str, Any]:
         for key, v in group.items()
         if key != "params"
     }
+
+
+def betas_of(group: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Adam's two decay rates, whatever an optimizer of the user's own calls them: betas, beta1 and beta2, b1 and b2."""
+    given = group.get("betas")
+    if given is None:
+        for first, second in BETA_NAMES:
+            if first in group and second in group:
+                given = (group[first], group[second])
+    try:
+        one, two = (float(beta) for beta in given[:2])  # type: ignore[index]
+    except (TypeError, ValueError):
+        return None
+    return one, two
 
 
 class OptimizerClone:

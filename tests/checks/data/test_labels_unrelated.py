@@ -141,3 +141,19 @@ def test_numbers_that_nobody_can_tell_from_the_inputs() -> None:
     assert isinstance(regression(1.0, held_out=0.3), Clear), (
         "the numbers are fine: something else is wrong"
     )
+
+
+def test_targets_rolled_along_the_batch_belong_to_the_neighbouring_row() -> None:
+    def judged(*, wrapped: bool, other_rows: float) -> Outcome:
+        pair = {"input": "emb", "wrapped": wrapped, "axis": 1, "line": "train.py:5", "dealt": None}
+        exams = {
+            "shift": {"pairs": [pair]},
+            "dependence": {"pairs": [{"input": "emb", "other_rows": other_rows}]},
+        }
+        return labels_unrelated(make_record({"batch.rows": [8.0] * 9}, exams=exams))
+
+    found = judged(wrapped=True, other_rows=1.8)
+    assert isinstance(found, Finding)
+    assert found.line == "train.py:5"
+    assert not isinstance(judged(wrapped=True, other_rows=0.0), Finding), "rolled along time"
+    assert not isinstance(judged(wrapped=False, other_rows=1.8), Finding), "batch_first forgotten"

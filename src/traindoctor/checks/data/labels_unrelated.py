@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.data.base import order_is_lost, reference
+from traindoctor.checks.data.base import order_is_lost, reference, rolled_over_the_batch
 from traindoctor.record import Record, Series
 
 # z of the permutation test: 1.1 where labels were shuffled apart, 30 to 231 in healthy classifiers (2 in chance).
@@ -45,6 +45,21 @@ def labels_unrelated(record: Record) -> Outcome | None:
     dealt = dealt_rows(record)
     if dealt is not None:
         return dealt
+    if (pair := rolled_over_the_batch(record)) is not None:
+        return labels_unrelated.finding(
+            evidence(
+                "share of targets equal to the input one place on, the last to the first", 1.0
+            ),
+            evidence(
+                "axis of the tokens along which they were rolled", pair["axis"], 1 - pair["axis"]
+            ),
+            summary="The targets were rolled along the axis of the batch: each belongs to the neighbouring row, and the "
+            "model's attention runs along the other axis",
+            remedy="Roll or slice along time: `ids[:-1], ids[1:]` for (time, batch), `ids[:, :-1], ids[:, 1:]` for "
+            "(batch, time).",
+            line=pair["line"],
+            since_step=0,
+        )
     if (error := record.get("loss.squared")) is not None and len(error) >= STEPS:
         return numbers(record)
     z, rows = record.get("relation.z"), record.get("relation.rows")

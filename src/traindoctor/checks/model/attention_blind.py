@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.data.base import rolled_over_the_batch
 from traindoctor.record import ExamResult, Record
 
 # Exactly 0 against 1e-2 and more; rounding of regrouped sums stays below.
@@ -41,6 +42,10 @@ def attention_blind(record: Record) -> Outcome | None:
     pairs = [p for p in result.values["pairs"] if p["finite"] and "other_rows" in p]
     if not pairs:
         return attention_blind.not_judged("the scores are not finite")
+    if rolled_over_the_batch(record) is not None:
+        return attention_blind.clear(
+            "the targets were rolled along the batch, not along the places"
+        )
     for pair in pairs:
         outcome = wrong_axis(pair, result)
         if outcome is not None:
