@@ -15,6 +15,7 @@ from torch import nn
 from traindoctor.capture.hub import hub, silent
 from traindoctor.capture.watch import Watch
 from traindoctor.events import Event
+from traindoctor.exams.outside import outside_changes
 from traindoctor.record import Record, RecordWriter, open_record
 
 
@@ -168,6 +169,47 @@ def test_gradients_by_autograd_grad_are_not_held_against_those_of_the_last_step(
             assert all(torch.equal(tape.fresh[name], g) for name, g in tape.given.items())  # type: ignore[arg-type]
     finally:
         watch.close("done")
+
+
+def master_weights(steps: int, *, written_over: bool) -> Callable[[], None]:
+    """A model in bfloat16 whose optimizer holds float32 copies; `written_over`: they are filled from it before each step."""
+
+    def run() -> None:
+        model = Net().bfloat16()
+        masters = [p.detach().float().clone() for p in model.parameters()]
+        optimizer = torch.optim.SGD(masters, 1e-4 if written_over else 0.1)
+        for _ in range(steps):
+            x = torch.randint(0, 11, (4, 6))
+            model.zero_grad()
+            F.cross_entropy(model(x).float().flatten(0, 1), x.flatten()).backward()
+            with torch.no_grad():
+                for master, p in zip(masters, model.parameters()):
+                    if written_over:
+                        master.copy_(p)
+                    master.grad = p.grad.float()  # type: ignore[union-attr]
+                optimizer.step()
+                for master, p in zip(masters, model.parameters()):
+                    p.copy_(master)
+
+    return run
+
+
+@pytest.mark.parametrize("written_over", [False, True])
+def test_master_weights_are_neither_missing_nor_left_over(
+    tmp_path: Path, written_over: bool
+) -> None:
+    watch = Watch(tmp_path)
+    watch.attach()
+    try:
+        master_weights(40, written_over=written_over)()
+        undone = outside_changes(watch.patient).values["undone"]
+    finally:
+        watch.close("done")
+    record = open_record(tmp_path)
+    assert record["grad.leftover_norm"].values.max() == 0
+    assert (undone > 0.5) == written_over
+    if not written_over:
+        assert record.fact("optimizer.coverage")["num_missing"] == 0
 
 
 def test_a_later_stage_over_other_parameters_is_taped_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hand_written import C, D, Loss, N
 from patients import patient_of
 from torch import Tensor, nn
 
+from traindoctor.capture.watch import Watch
 from traindoctor.exams.accumulation import accumulation
 from traindoctor.exams.finite_difference import finite_difference
 from traindoctor.exams.functions_alone import functions_alone
@@ -391,3 +392,29 @@ def test_a_softmax_of_a_teachers_probabilities_is_seen(twice: bool, found: int) 
 
     values = perform(loss_input, patient_of(model, compute))
     assert len(values["softmaxes"]) == found
+
+
+@pytest.mark.parametrize(("standardised", "same"), [(False, True), (True, False)])
+def test_row_losses_by_hand_sent_back_with_weights_are_held_against_their_mean(
+    tmp_path, standardised: bool, same: bool
+) -> None:
+    watch = Watch(tmp_path, probes=[])
+    watch.attach()
+    try:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(3):
+            x = torch.randn(24, 4)
+            rows = (model(x) - x.sum(1, keepdim=True)).pow(2).mean(1)
+            weights = torch.ones(24)
+            if standardised:
+                weights = (rows.detach() - rows.mean().detach()) / rows.detach().std()
+            optimizer.zero_grad()
+            rows.backward(weights / 24)
+            optimizer.step()
+            rows.mean().item()
+        values = perform(printed_loss, watch.patient)
+    finally:
+        watch.close("done")
+    assert (values["cosine"] > 0.9999) == same

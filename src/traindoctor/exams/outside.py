@@ -32,4 +32,7 @@ def outside_changes(patient: Patient) -> Mapping[str, Any]:
         "factor": min((worst.factor(name) for name in names), default=1.0),
         "ratio": ratio,
         "names": list(names)[:8],
+        "undone": sorted(one.undone for one in keeper.outside.found)[
+            len(keeper.outside.found) // 2
+        ],
     }

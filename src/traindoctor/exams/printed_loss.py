@@ -12,6 +12,7 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.ops import DATA, Op, Read, Ref
+from traindoctor.replay.squares import BY_HAND
 from traindoctor.replay.structure import Structure
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ def optimised(tape: StepTape, replay: Replay, reads: list[Ref]) -> dict[str, Ten
 def sites_of(tape: StepTape, refs: list[Ref]) -> set[int]:
     """The losses on the way to these values."""
     numbers = {op.number for op in tape.needed(refs)}
-    return {site.op.number for site in tape.loss_sites} & numbers
+    # A squared error by hand that is not optimised is a measure of quality beside another loss.
+    sites = [site for site in tape.loss_sites if site.in_root or site.kind != BY_HAND]
+    return {site.op.number for site in sites} & numbers
 
 
 def finite(gradients: Mapping[str, Tensor | None]) -> bool:
@@ -156,7 +159,7 @@ def left_aside(tape: StepTape) -> list[Read]:
     """Scalar losses that the step computes, with gradients on, and does not optimise: some later step prints them."""
     found: dict[Ref, None] = {}
     for site in tape.loss_sites:
-        if site.in_root or not site.op.grad_enabled:
+        if site.in_root or site.kind == BY_HAND or not site.op.grad_enabled:
             continue
         reached = {ref for ref in site.op.outputs if ref is not None}
         scalar = None

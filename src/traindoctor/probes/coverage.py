@@ -27,6 +27,8 @@ LATER_EVERY = 20
 NAMED = 12
 # A few values of each parameter say whether a script without an optimizer changes its weights itself.
 WATCHED_VALUES = 4
+# ... and so many, evenly spread, whether one that no optimizer holds moves all the same.
+MOVING_VALUES = 64
 
 
 class Coverage:
@@ -50,6 +52,8 @@ class Coverage:
         self._looks = 0
         self._searched: set[int] = set()
         self._held_elsewhere: set[int] = set()
+        self._first_seen: dict[int, Tensor] = {}
+        """Some values of parameters that no optimizer holds."""
         self._steps = self._backwards = 0
         self._first_values: list[Tensor] | None = None
         self._weights_changed: bool | None = None
@@ -136,7 +140,7 @@ class Coverage:
             for p in held
             if p.requires_grad and id(p) not in in_trees and id(p) not in self._with_gradient
         ]
-        missing = self._not_held_elsewhere(missing)
+        missing = [one for one in self._not_held_elsewhere(missing) if not self._moves(one[1])]
         total = _norm([p.grad for _, p in trained if p.grad is not None]) if missing else 0.0
         self._fact = {
             "looks": self._looks,
@@ -154,6 +158,12 @@ class Coverage:
             "missing": [self._described(name, p) for name, p in missing[:NAMED]],
             "stale": [self._described(None, p) for p in stale[:NAMED]],
         }
+
+    def _moves(self, parameter: Tensor) -> bool:
+        """Whether it changes all the same: from a master copy that an optimizer holds, or by hand."""
+        now = parameter.detach().flatten()[:: max(1, parameter.numel() // MOVING_VALUES)].clone()
+        first = self._first_seen.setdefault(id(parameter), now)
+        return first.shape == now.shape and not torch.equal(first, now)
 
     def _described(self, name: str | None, parameter: Tensor) -> dict[str, Any]:
         return {

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from traindoctor.events import BackwardBegin, Event, StepEnd
+from traindoctor.events import BackwardBegin, Event, ForwardBegin, StepEnd
 from traindoctor.probes.base import Cost, Later, parameters_of
 from traindoctor.record import RecordWriter
 from traindoctor.replay.names import local
+from traindoctor.replay.trees import ModuleTrees
 
 if TYPE_CHECKING:
     from traindoctor.replay.names import Names
@@ -27,11 +28,13 @@ MOST = 8
 
 @dataclass
 class Held:
-    """One optimizer: its number in order of first steps, and the parameters it has been seen to step."""
+    """One optimizer: its number in order of first steps, and its parameters."""
 
     optimizer: weakref.ref[torch.optim.Optimizer]
     number: int
-    parameters: set[int]
+    stepped: set[int] = field(default_factory=set)
+    parameters: set[int] = field(default_factory=set)
+    """Those whose `.grad` backward passes fill for it."""
 
 
 class Leftover:
@@ -46,12 +49,13 @@ class Leftover:
     gives: ClassVar[tuple[str, ...]] = ("grad.leftover_norm", "grad.leftover_by_optimizer")
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 2
-    hears: ClassVar[tuple[type, ...]] = (BackwardBegin, StepEnd)
+    hears: ClassVar[tuple[type, ...]] = (ForwardBegin, BackwardBegin, StepEnd)
 
     names: Names
 
     def __init__(self) -> None:
         self._later = Later()
+        self._trees = ModuleTrees()
         self._held: dict[int, Held] = {}
         """Each optimizer that has stepped and is still there."""
         self._count = 0
@@ -61,7 +65,10 @@ class Leftover:
         """Of the optimizers that stepped in this step."""
 
     def on(self, event: Event, *, due: bool) -> None:
-        if isinstance(event, StepEnd):
+        if isinstance(event, ForwardBegin):
+            if event.wants_grad:
+                self._trees.learn(event.module)
+        elif isinstance(event, StepEnd):
             key = id(event.optimizer)
             self._hold(key, event.optimizer)
             for known in (key, NOBODY):
@@ -76,11 +83,17 @@ class Leftover:
             del self._held[old]
             self._lowest.pop(old, None)
         if key not in self._held:
-            self._held[key] = Held(weakref.ref(optimizer), self._count, set())
+            self._held[key] = Held(weakref.ref(optimizer), self._count)
             self._count += 1
-        self._held[key].parameters.update(
-            id(p) for g in optimizer.param_groups for p in g["params"]
-        )
+        held = self._held[key]
+        stepped = {id(p) for g in optimizer.param_groups for p in g["params"]}
+        if stepped != held.stepped:
+            held.stepped, held.parameters = stepped, self._filled_by_backward(stepped)
+
+    def _filled_by_backward(self, stepped: set[int]) -> set[int]:
+        """An optimizer over master copies is given its gradients by the script: those of the model are asked about."""
+        trained = {id(p) for _, p in self._trees.parameters()}
+        return (stepped & trained) or trained or stepped
 
     def _look(self, *, due: bool) -> None:
         found = {

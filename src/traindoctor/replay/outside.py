@@ -23,6 +23,7 @@ FIRST, EVERY = (1, 2, 16), 30
 ENTRIES = 1024
 # One multiplication rounds each entry by half a unit: the factors of a tensor's entries agree to this many units.
 UNITS = 4.0
+HALVES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Outside:
     """Norm of these changes, over the sampled entries."""
     push: float = 0.0
     """Norm of the optimizer's own change of the same tensors."""
+    undone: float = 0.0
+    """Share of the entries that the step moved and that are back where they were, all on the grid of a half dtype."""
 
     def factor(self, name: str) -> float:
         return self.after.get(name, 1.0) * self.before.get(name, 1.0)
@@ -90,7 +93,8 @@ class OutsideChanges:
         made = Outside(self._step, self._after, before)
         pull = total(lambda name: (1 - made.factor(name)) * self._left[name])
         push = total(lambda name: self._left[name] - self._start[name])
-        self.found.append(Outside(self._step, self._after, before, pull, push))
+        undone = share_undone(self._start, self._left, now)
+        self.found.append(Outside(self._step, self._after, before, pull, push, undone))
         self._start, self._left, self._met, self._after = {}, {}, {}, {}
 
     def _samples(self) -> dict[str, Tensor]:
@@ -101,6 +105,21 @@ class OutsideChanges:
                 # A stride over it, as a copy: the run goes on to write to its own.
                 found[name] = flat[:: max(1, flat.numel() // ENTRIES)].clone()
         return found
+
+
+def share_undone(
+    start: Mapping[str, Tensor], left: Mapping[str, Tensor], now: Mapping[str, Tensor]
+) -> float:
+    """Updates of float32 weights that are written over from a coarser copy before the next step."""
+    moved = undone = 0
+    for name, was in start.items():
+        if was.dtype != torch.float32 or name not in left or name not in now:
+            continue
+        coarse = any(torch.equal(now[name], now[name].to(d).float()) for d in HALVES)
+        changed = left[name] != was
+        moved += int(changed.sum())
+        undone += int((changed & (now[name] == was)).sum()) if coarse else 0
+    return undone / moved if moved else 0.0
 
 
 def factors(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> dict[str, float]:

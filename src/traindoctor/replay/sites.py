@@ -15,6 +15,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref, is_float, refs_in
+from traindoctor.replay.squares import SQUARES, by_hand
 
 if TYPE_CHECKING:
     from traindoctor.replay.tape import StepTape
@@ -99,6 +100,8 @@ def find_loss_sites(tape: StepTape) -> list[LossSite]:
             site = _picked_site(tape, op)
         elif op.name in ("mul", "__mul__", "__rmul__", "multiply"):
             site = _one_hot_site(tape, op)
+        elif op.name in SQUARES:
+            site = by_hand(tape, op)
         else:
             continue
         if site is not None:
@@ -143,12 +146,12 @@ def _torch_site(tape: StepTape, op: Op) -> LossSite | None:
         line=op.line,
         class_dim=class_dim,
         num_classes=num_classes,
-        from_data=_hangs_on(tape, target_ref) & DATA != 0,
+        from_data=hangs_on(tape, target_ref) & DATA != 0,
         in_root=False,
     )
 
 
-def _hangs_on(tape: StepTape, ref: Any) -> int:
+def hangs_on(tape: StepTape, ref: Any) -> int:
     if not isinstance(ref, Ref):
         return 0
     if ref in tape.constants:
@@ -183,7 +186,7 @@ def _picked_site(tape: StepTape, op: Op) -> LossSite | None:
     picks = _index_tensors(op) or list(refs_in(op.kwargs))
     if not isinstance(source, Ref) or index is None or not picks:
         return None
-    if _hangs_on(tape, picks[-1]) & PARAMETER or tape.name_of(source) is not None:
+    if hangs_on(tape, picks[-1]) & PARAMETER or tape.name_of(source) is not None:
         return None  # routing by the model's own choice, or a look-up in a table
     size = tape.geometry[source.index].size
     if op.name in ("gather", "take_along_dim"):
@@ -238,7 +241,7 @@ def _site_of(
         line=op.line,
         class_dim=len(size) - 1,
         num_classes=classes,
-        from_data=_hangs_on(tape, target_ref) & DATA != 0,
+        from_data=hangs_on(tape, target_ref) & DATA != 0,
         in_root=False,
     )
 
@@ -285,12 +288,12 @@ def _valid_targets(tape: StepTape, op: Op, targets: Tensor) -> Tensor:
     for later in tape.ops[op.number + 1 :]:
         if not reached & set(later.inputs):
             continue
-        masks = [r for r in later.inputs if _hangs_on(tape, r) == DATA and r not in reached]
+        masks = [r for r in later.inputs if hangs_on(tape, r) == DATA and r not in reached]
         for mask in masks:
             size = tape.geometry[mask.index].size
             if _count(size) != len(targets):
                 continue
-            value = _value(tape, mask)
+            value = value_of(tape, mask)
             if value is not None and bool(((value == 0) | (value == 1)).all()):
                 inverted = later.name.startswith("masked_fill")
                 chosen = value.reshape(-1).to(torch.bool)
@@ -300,7 +303,7 @@ def _valid_targets(tape: StepTape, op: Op, targets: Tensor) -> Tensor:
     return valid
 
 
-def _value(tape: StepTape, ref: Ref) -> Tensor | None:
+def value_of(tape: StepTape, ref: Ref) -> Tensor | None:
     constant = tape.constants.get(ref)
     if constant is not None:
         return constant
@@ -337,7 +340,7 @@ def _table_site(tape: StepTape, op: Op) -> InputSite | None:
     size = tape.geometry[table.index].size
     if op.name != "embedding" and (len(size) < 2 or len(list(refs_in(op.args[1:]))) > 1):
         return None
-    from_data = _hangs_on(tape, looked_up)
+    from_data = hangs_on(tape, looked_up)
     if from_data & PARAMETER:
         return None
     return InputSite(
@@ -362,7 +365,7 @@ def _kind_of(index: Tensor, from_data: bool) -> SiteKind:
 
 def _continuous_site(tape: StepTape) -> Iterator[InputSite]:
     for op in tape.ops:
-        kinds = {ref: _hangs_on(tape, ref) for ref in op.inputs}
+        kinds = {ref: hangs_on(tape, ref) for ref in op.inputs}
         data = [ref for ref, kind in kinds.items() if kind == DATA]
         named = [tape.name_of(ref) for ref, kind in kinds.items() if kind & PARAMETER]
         if data and named and not op.synthetic and op.name not in TORCH_LOSSES:

@@ -22,7 +22,8 @@ LOST = 0.5
 def low_precision_updates_lost(record: Record) -> Outcome | None:
     """
     ## What it does
-    Counts the weights that the optimizer's rule, in float64, moves and that came out unchanged.
+    Counts the weights that the optimizer's rule, in float64, moves and that came out unchanged; and those of float32
+    copies that are back where they were at the next step, on the grid of a half dtype.
     ## Why it matters
     bfloat16 has 8 bits: a weight of 1 moves in steps of 0.004 to 0.008. An update of 1e-4 is rounded away, every time.
     ## How to fix
@@ -38,6 +39,8 @@ def low_precision_updates_lost(record: Record) -> Outcome | None:
     if not len(measured):
         return low_precision_updates_lost.not_judged("no update was measured")
     middle = float(np.median(measured))
+    if (undone := written_over(record)) is not None:
+        return undone
     if middle < LOST:
         return low_precision_updates_lost.clear(f"{middle:.1%} of the updates are lost")
     worst = lost.layers[int(np.nanargmax(typical))]
@@ -62,4 +65,22 @@ def low_precision_updates_lost(record: Record) -> Outcome | None:
         where=worst,
         since_step=int(lost.steps[0]),
         status="possible" if learned else None,
+    )
+
+
+def written_over(record: Record) -> Outcome | None:
+    """Float32 copies that are filled from the half weights again before each step: what they held in addition is lost."""
+    result = record.exam("outside_changes")
+    if result is None or not result.done or result.values.get("undone", 0.0) < LOST:
+        return None
+    share = float(result.values["undone"])
+    return low_precision_updates_lost.finding(
+        evidence(
+            "share of updates that are undone before the next step", share, 0.0, step=result.step
+        ),
+        evidence("what the weights are written over with", "values of a half dtype", "nothing"),
+        summary=f"{share:.0%} of the updates of the float32 weights are undone before the next step: they are filled "
+        "again from the half weights, in which the update is under the spacing",
+        remedy="Copy the float32 weights to the half ones after the step, and never back.",
+        since_step=0,
     )
