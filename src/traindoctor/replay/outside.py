@@ -8,6 +8,7 @@ of a tensor are multiplied by one number below 1, the script decays its weights 
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -52,6 +53,7 @@ class OutsideChanges:
     def __init__(self, names: Names) -> None:
         self.names = names
         self.found: list[Outside] = []
+        self._tensors: dict[str, weakref.ref[Tensor]] = {}
         self._step = -1
         self._start: dict[str, Tensor] = {}
         self._left: dict[str, Tensor] = {}
@@ -67,6 +69,7 @@ class OutsideChanges:
             if self._met:
                 self._close(self._samples())
             if step in FIRST or step % EVERY == FIRST[0]:
+                self._learn(event.optimizer)
                 self._step, self._start = step, self._samples()
                 self._left, self._met = {}, {}
         elif isinstance(event, StepEnd):
@@ -97,11 +100,21 @@ class OutsideChanges:
         self.found.append(Outside(self._step, self._after, before, pull, push, undone))
         self._start, self._left, self._met, self._after = {}, {}, {}, {}
 
+    def _learn(self, optimizer: torch.optim.Optimizer) -> None:
+        """What the optimizer steps: parameters, or copies of them that the script keeps."""
+        held = (p for group in optimizer.param_groups for p in group["params"])
+        self._tensors = {
+            self.names.of(p): weakref.ref(p)
+            for p in held
+            if p.numel() > 1 and p.is_floating_point()
+        }
+
     def _samples(self) -> dict[str, Tensor]:
         found = {}
-        for name, parameter in self.names.parameters():
-            if parameter.requires_grad and parameter.numel() > 1 and parameter.is_floating_point():
-                flat = local(parameter).detach().flatten()
+        for name, ref in self._tensors.items():
+            tensor = ref()
+            if tensor is not None:
+                flat = local(tensor).detach().flatten()
                 # A stride over it, as a copy: the run goes on to write to its own.
                 found[name] = flat[:: max(1, flat.numel() // ENTRIES)].clone()
         return found
