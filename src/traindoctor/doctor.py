@@ -323,20 +323,25 @@ class Doctor:
         quiet, self.quiet = self.quiet, True  # the verdict follows at once
         try:
             self._look(completed)
-            while (left := deadline - time.perf_counter()) > 0:
-                name = self._choose(completed, left, ended=True)
-                if name is None:
-                    break
-                self._perform(name, completed, seconds=left)
-                self._look(completed)
+            self._perform_wanted(completed, deadline)
             for name in self.also:
                 left = deadline - time.perf_counter()
                 if name not in self._attempts and self._price(name, least=True) <= left:
                     self._perform(name, completed, seconds=left)
             self._look(completed)
+            self._perform_wanted(completed, deadline)  # what they measured may ask on
             self._note_unmade()
         finally:
             self.quiet = quiet
+
+    def _perform_wanted(self, completed: int, deadline: float) -> None:
+        """One exam after the other, the most wanted first, each with a new look at the record."""
+        while (left := deadline - time.perf_counter()) > 0:
+            name = self._choose(completed, left, ended=True)
+            if name is None:
+                return
+            self._perform(name, completed, seconds=left)
+            self._look(completed)
 
     @property
     def unmade(self) -> list[str]:

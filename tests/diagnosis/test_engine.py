@@ -63,6 +63,12 @@ def test_the_exam_that_decides_most_for_its_cost_comes_first() -> None:
     assert wishes[2].causes == ("lr-too-low", "lr-too-high")
 
 
+def test_a_finding_may_ask_for_the_exam_that_would_place_it() -> None:
+    found = sick.finding(evidence("loss", 9.0), wants="guilty_module")
+    [wish] = wanted([found, sick.finding(evidence("loss", 9.0))])
+    assert (wish.exam, wish.causes) == ("guilty_module", ("double-softmax",))
+
+
 def test_an_exam_done_is_not_wanted_again() -> None:
     assert [w.exam for w in wanted(examine(make_record(), checks=[asks]))] == ["positions"]
     assert wanted(examine(make_record(exams={"positions": {}}), checks=[asks])) == []

@@ -85,3 +85,53 @@ def operator_patient(factor: float) -> Patient:
     torch.manual_seed(0)
     model, x = Model(factor), torch.randint(VOCABULARY, (4, 5))
     return patient_of(model, lambda: F.cross_entropy(model(x).flatten(0, 1), x.flatten()))
+
+
+TILE = 4
+
+
+class TiledSquare(torch.autograd.Function):
+    """A square whose backward works in tiles of four columns and forgets what is left over; `seen` by torch or not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, seen: bool) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x if seen else torch.from_numpy(x.detach().numpy() ** 2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        found = 2 * grad * ctx.saved_tensors[0]
+        found[..., found.shape[-1] // TILE * TILE :] = 0
+        return found, None
+
+
+class Square(nn.Module):
+    def __init__(self, *, seen: bool) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def forward(self, x: Tensor) -> Tensor:
+        return TiledSquare.apply(x, self.seen)
+
+
+class Block(nn.Module):
+    """The square lies two modules deep: in `mix`, in the block."""
+
+    def __init__(self, width: int, *, seen: bool) -> None:
+        super().__init__()
+        inner = (nn.Linear(WIDTH, width), Square(seen=seen), nn.Linear(width, WIDTH))
+        self.norm, self.mix = nn.LayerNorm(WIDTH), nn.Sequential(*inner)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.mix(self.norm(x))
+
+
+def nested_patient(*widths: int, seen: bool = False) -> Patient:
+    """A block per width; a width that is no multiple of the tile makes the backward of its square wrong."""
+    torch.manual_seed(0)
+    blocks = [Block(width, seen=seen) for width in widths]
+    model = nn.Sequential(
+        nn.Embedding(VOCABULARY, WIDTH), nn.Sequential(*blocks), nn.Linear(WIDTH, VOCABULARY)
+    )
+    x = torch.randint(VOCABULARY, (4, 5))
+    return patient_of(model, lambda: F.cross_entropy(model(x).flatten(0, 1), x.flatten()))

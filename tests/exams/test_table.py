@@ -13,7 +13,7 @@ import planted
 import pytest
 import torch
 from crashing_steps import CALM, crash
-from hand_written import operator_patient
+from hand_written import nested_patient, operator_patient
 
 from short_runs import divided
 from traindoctor.checks.base import Check, Clear, Finding
@@ -165,6 +165,11 @@ ROWS: dict[str, Row] = {
         {"factor": 1.5},
         {"factor": 1.0},
         numbers(lambda v: any(layer["outcome"] == "wrong" for layer in v["layers"])),
+    ),
+    "guilty_module": Row(
+        partial(nested_patient, 8, 6),
+        partial(nested_patient, 8, 8),
+        numbers(lambda v: v["outcome"] == "wrong" and v["module"] == "1.1.mix.1"),
     ),
     "batched_forward": Row(
         planted.call_bound, planted.work_bound, numbers(lambda v: v["gain"] - v["noise"] > GAIN)

@@ -96,7 +96,7 @@ class Finding:
     since_step: int | None = None
     line: str | None = None  # "train.py:54", where the script's line is known
     wants: str | None = None
-    """The exam that would confirm or refute it: it is named all the same where there is no time for that."""
+    """The exam that would confirm, refute or place it: it is named all the same where there is no time for that."""
 
 
 @dataclass(frozen=True)

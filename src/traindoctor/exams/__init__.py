@@ -19,6 +19,7 @@ EXAMS: dict[str, str] = {
     "accumulation": "accumulation",
     "finite_difference": "finite_difference",
     "layers_alone": "layers_alone",
+    "guilty_module": "layers_alone",
     "batched_forward": "batched_forward",
     "shift": "shift",
     "dependence": "dependence",

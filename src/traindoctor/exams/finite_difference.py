@@ -13,7 +13,7 @@ from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam
 from traindoctor.numerics.finite_difference import directional_test
 from traindoctor.replay.ops import PARAMETER
-from traindoctor.replay.runner import CUTS
+from traindoctor.replay.sections import hides_a_path
 from traindoctor.replay.structure import meant_to_move
 
 if TYPE_CHECKING:
@@ -78,8 +78,6 @@ def cut_paths(tape: StepTape) -> int:
     # What reads the loss after the step shares its memory: it is on no way to it.
     last = max((tape.producer[ref].number for ref in roots if ref in tape.producer), default=0)
     return sum(
-        op.number < last
-        and op.hangs_on & PARAMETER != 0
-        and (op.name in CUTS or (not op.grad_enabled and op.function is None))
+        op.number < last and op.hangs_on & PARAMETER != 0 and hides_a_path(op)
         for op in tape.needed(roots)
     )

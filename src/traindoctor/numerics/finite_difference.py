@@ -33,6 +33,8 @@ SURE = 8.0
 ROUNDING = {torch.float64: 1e-6, torch.float32: 5e-3}
 # A test that could not have seen an error of this size has not passed anything.
 SHARP = 2e-3
+# A disagreement below this share of what one input typically moves is not measured by itself.
+FLOOR_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,23 @@ def directional_test(
         squares += terms
     size = math.sqrt(squares / num_directions)
     return DirectionalTest(tuple(claims), tuple(quotients), size, dtype, floor)
+
+
+def own_gradient_test(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor], *, num_directions: int
+) -> DirectionalTest | None:
+    """What the function itself claims, with a floor for gradients that are 0; None where it claims nothing at all."""
+    leaves = [value.detach().clone().requires_grad_() for value in inputs]
+    with torch.enable_grad():
+        total = function(*leaves)
+    if not total.requires_grad:
+        return None
+    claims = torch.autograd.grad(total, leaves, allow_unused=True)
+    gradients = [torch.zeros_like(v) if g is None else g for g, v in zip(claims, inputs)]
+    floor = FLOOR_SHARE * typical_size(gradients, inputs)
+    return directional_test(
+        function, inputs, gradients=gradients, num_directions=num_directions, floor=floor
+    )
 
 
 def typical_size(gradients: Sequence[Tensor], inputs: Sequence[Tensor]) -> float:

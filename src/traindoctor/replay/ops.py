@@ -44,6 +44,8 @@ class FunctionCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     line: str | None = None
+    module: str | None = None
+    """The module whose forward called it."""
     differentiable: bool = False
     """Some output was seen outside with a gradient history of this Function."""
     outputs: dict[Ref, int] = field(default_factory=dict)

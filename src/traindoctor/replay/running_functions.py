@@ -58,6 +58,8 @@ class RunningFunctions:
             caller = caller.f_back
         if caller is not None:
             call.line = frames.name_line(caller)
+        if place.module is not None:
+            call.module = tensors.draft.names.of_module(place.module)
         self._running.append((frame, call))
         self._last[cls] = call
         return call

@@ -253,6 +253,7 @@ class TensorTable:
                 function=call,
                 synthetic=True,
                 line=call.line,
+                module=call.module,
             )
         )
         return ref

@@ -56,6 +56,15 @@ def layers_alone(v: Values) -> Measured:
     return Measured(text, len(wrong), 0, fine=not wrong if decided else None)
 
 
+def guilty_module(v: Values) -> Measured:
+    fine = {"pass": True, "wrong": False}.get(v["outcome"])
+    if fine is False:
+        text = f"{v['module']}, the innermost wrong module: relative difference"
+    else:
+        text = f"largest relative difference of {v['tested']} parts"
+    return Measured(text, v["difference"], 0, v["noise"], fine)
+
+
 def printed_loss(v: Values) -> Measured:
     return Measured("cosine of the two gradients", v["cosine"], 1)
 
@@ -246,6 +255,7 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "functions_alone": ("hand-written Functions", functions_alone),
     "finite_difference": ("gradient by differences", finite_difference),
     "layers_alone": ("every module alone", layers_alone),
+    "guilty_module": ("the module that is wrong", guilty_module),
     "printed_loss": ("printed loss", printed_loss),
     "loss_coefficient": ("weight of the loss", loss_coefficient),
     "accumulation": ("micro-batches", accumulation),

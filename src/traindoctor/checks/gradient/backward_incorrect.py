@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.base import Clear, Finding, Outcome, check, evidence
 from traindoctor.record import ExamResult, Record
 
 # Right gradients differ from the replay's by 0 to 9e-7 in float32, wrong ones by 0.2 and more.
 WRONG = 1e-4
 # ... and by this many times the noise that the step's own precision and conditioning allow.
 TIMES_NOISE = 10.0
+# Asked where the gradient is wrong and no Function or operator alone is known to be the reason.
+MODULE = "guilty_module"
 
 
 @check(
@@ -26,7 +29,8 @@ def backward_incorrect(record: Record) -> Outcome | None:
     Replays the step in its own precision with autograd seeing into the forward of every `autograd.Function`, and
     compares parameter by parameter with the gradient that the optimizer got. If they differ, each Function is
     tested alone, which names the guilty one, its factor and the pattern of the error. What torch cannot look into
-    is tested by finite differences.
+    is tested by finite differences. Where no Function alone is the reason, modules are tested on their real inputs,
+    from the whole model down into the part that fails, and the innermost one that does is named.
     ## Why it matters
     The optimizer follows a wrong direction, or a right one with a wrong length; nothing else can repair that.
     ## How to fix
@@ -55,9 +59,14 @@ def backward_incorrect(record: Record) -> Outcome | None:
     if not whole.done:
         return backward_incorrect.not_judged(f"no replay: {whole.reason}", wants="tape_gradient")
     unseen = _unseen(whole, alone)
-    if unseen and not _differs(whole.values):
-        return _by_differences(record.exam("finite_difference"), unseen)
-    return _rest(whole, alone)
+    differences = record.exam("finite_difference")
+    if _differs(whole.values):
+        outcome = _rest(whole, alone)
+    elif unseen:
+        outcome = _by_differences(differences, unseen)
+    else:
+        outcome = _passed(whole, differences)
+    return _in_module(outcome, record.exam(MODULE), alone)
 
 
 def _differs(values: Mapping[str, Any]) -> bool:
@@ -110,13 +119,17 @@ def _by_differences(result: ExamResult | None, unseen: list[str]) -> Outcome:
             f"{names} could not be tested alone", wants="finite_difference"
         )
     if not result.done:
-        return backward_incorrect.not_judged(f"{names} could not be tested: {result.reason}")
+        return backward_incorrect.not_judged(
+            f"{names} could not be tested: {result.reason}", wants=MODULE
+        )
     values = result.values
     if values["outcome"] == "pass":
         return backward_incorrect.clear("finite differences of the loss agree with the gradient")
     # A path that is cut on purpose moves the loss and has no gradient.
     if values["outcome"] == "undecided" or values["cut_paths"]:
-        return backward_incorrect.not_judged(f"finite differences cannot decide about {names}")
+        return backward_incorrect.not_judged(
+            f"finite differences cannot decide about {names}", wants=MODULE
+        )
     return backward_incorrect.finding(
         evidence(
             "gradient against finite differences of the loss",
@@ -129,15 +142,25 @@ def _by_differences(result: ExamResult | None, unseen: list[str]) -> Outcome:
         where=unseen[0],
         since_step=0,
         status="likely",
+        wants=MODULE,
     )
+
+
+def _passed(whole: ExamResult, differences: ExamResult | None) -> Outcome:
+    """The replay agrees, and what it cannot look into passed alone, at its first call: other calls may be wrong."""
+    if differences is not None and differences.done and differences.values["outcome"] == "wrong":
+        if not differences.values["cut_paths"]:
+            names = ", ".join(whole.values["opaque"][:3])
+            return backward_incorrect.not_judged(
+                f"the gradient is not the derivative of the loss, and {names} passes alone",
+                wants=MODULE,
+            )
+    largest = whole.values["difference"]
+    return backward_incorrect.clear(f"the replayed gradient differs by {largest:.1e}")
 
 
 def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
     values = whole.values
-    if not _differs(values):
-        return backward_incorrect.clear(
-            f"the replayed gradient differs by {values['difference']:.1e}"
-        )
     if values["world_size"] > 1 and not values.get("local"):
         return backward_incorrect.not_judged("gradients are means over ranks")
     if values["hooked"]:
@@ -148,7 +171,7 @@ def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
     untested = [f["name"] for f in functions if f["test"] == "none"]
     if not untested:
         reason = "the gradient differs from the replay's, and no Function is the reason"
-        return backward_incorrect.not_judged(reason)
+        return backward_incorrect.not_judged(reason, wants=MODULE)
     worst = values["worst"][0]
     return backward_incorrect.finding(
         evidence(
@@ -162,4 +185,34 @@ def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
         where=untested[0],
         since_step=0,
         status="likely",
+        wants=MODULE,
+    )
+
+
+def _in_module(outcome: Outcome, result: ExamResult | None, alone: ExamResult) -> Outcome:
+    """A suspicion without an exact name gets that of the innermost module whose own gradient is wrong."""
+    if isinstance(outcome, Clear) or outcome.wants != MODULE or result is None:
+        return outcome
+    tested = alone.values["functions"] if alone.done else []
+    meant = {f["name"] for f in tested if f.get("surrogate") or f.get("identity")}
+    rows = result.values["wrong"] if result.done else []
+    # Torch's own backward passes are right or, as in fake quantisation, meant to be what they are.
+    guilty = next((row for row in rows if set(row["hand_written"]) - meant), None)
+    if guilty is None:
+        return replace(outcome, wants=None)
+    names = ", ".join(name for name in guilty["hand_written"] if name not in meant)
+    known = outcome.evidence if isinstance(outcome, Finding) else ()
+    return backward_incorrect.finding(
+        evidence(
+            f"gradient of {guilty['module']} alone against finite differences",
+            guilty["difference"],
+            0.0,
+            noise=guilty["noise"],
+            step=result.values["step"],
+        ),
+        *known,
+        summary=f"the backward pass in {guilty['module']} is wrong: {guilty['pattern']} ({names}; finite differences)",
+        where=guilty["module"],
+        line=guilty["line"],
+        since_step=0,
     )
