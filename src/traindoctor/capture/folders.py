@@ -46,3 +46,17 @@ def _move_aside(folder: Path) -> None:
     (folder / f"earlier-{number}").mkdir()
     for file in old:
         file.rename(folder / f"earlier-{number}" / file.name)
+
+
+def claim(folder: Path, rank: int) -> Path:
+    """The folder to record in: the run's, or one of its own where another process of this rank was first."""
+    from traindoctor.record import record_path
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(record_path(folder, rank), os.O_CREAT | os.O_EXCL))
+        return folder
+    except FileExistsError:
+        return folder / f"process-{os.getpid()}"
+    except OSError:
+        return folder  # the writer says what is wrong

@@ -1,0 +1,107 @@
+"""What a step is: which events begin it, and which one ends it."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from traindoctor.capture.hub import hub
+from traindoctor.events import (
+    BackwardBegin,
+    BackwardEnd,
+    BatchFetched,
+    Event,
+    ForwardBegin,
+    ScalerUpdated,
+    StepEnd,
+)
+
+# An optimizer that has not stepped after so many backward passes never will: passes are counted instead.
+# The largest accumulation seen in the wild is below it.
+NEVER_STEPS = 40
+# What only the next step can begin with.
+BEGINNINGS = (ForwardBegin, BackwardBegin, BatchFetched)
+
+
+class StepCount:
+    """Optimizers that step one after the other, without a pass between them, share a step."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        """The optimizer step that is under way; the number of steps completed."""
+        self.real_steps = 0
+        self.backwards = 0
+        self._backwards_in_step = 0
+        self._stepped: set[int] = set()
+        self._expected: set[int] = set()
+        self._searched = False
+        self._counts_backwards = False
+
+    def restart(self) -> None:
+        """In a forked child counting begins anew."""
+        self.step = 0
+        self.backwards = self._backwards_in_step = self.real_steps = 0
+        self._stepped.clear()
+
+    @property
+    def waiting(self) -> bool:
+        """An optimizer has stepped, and another one may still come."""
+        return bool(self._stepped)
+
+    def has_stepped(self, optimizer: torch.optim.Optimizer) -> bool:
+        """The same one again begins the next step."""
+        return id(optimizer) in self._stepped
+
+    def is_over_before(self, kind: type) -> bool:
+        """Nobody else steps: what comes belongs to the next step."""
+        return bool(self._stepped) and kind in BEGINNINGS
+
+    def backward_begins(self) -> None:
+        self.backwards += 1
+        self._backwards_in_step += 1
+
+    def ends_with(self, event: Event) -> bool:
+        """Whether the step is complete with this event. Each event is told once, after everybody has heard it."""
+        kind = type(event)
+        if kind is StepEnd:
+            self.real_steps += 1
+            self._stepped.add(id(event.optimizer))
+            return self._all_have_stepped()
+        if kind is BackwardEnd:
+            return self._counts_by_backward()
+        return kind is ScalerUpdated and event.skipped and not self._stepped
+
+    def close(self) -> None:
+        """The step ends; `step` is set when everything about it is written."""
+        self._expected = set(self._stepped)
+        self._stepped.clear()
+        self._backwards_in_step = 0
+
+    def _all_have_stepped(self) -> bool:
+        """Whether another optimizer is still to come in this step: those of the last step are expected again."""
+        if self._expected:
+            return self._stepped >= self._expected
+        return all(id(optimizer) in self._stepped for optimizer in hub.optimizers)
+
+    def _counts_by_backward(self) -> bool:
+        """A script with an optimizer of its own, or one that never steps, is counted by backward passes."""
+        if self.real_steps:
+            return False
+        if not len(hub.optimizers) and not self._searched:
+            self._searched = True
+            hub.optimizers.update(optimizers_alive())
+        if not len(hub.optimizers) or self._backwards_in_step >= NEVER_STEPS:
+            self._counts_backwards = True
+        if self._counts_backwards:
+            hub.first_backward = True
+        return self._counts_backwards
+
+
+def optimizers_alive() -> list[torch.optim.Optimizer]:
+    """Optimizers that were made before we came. Wrappers that only pass calls on have no groups of their own."""
+    return [
+        thing
+        for thing in gc.get_objects()
+        if issubclass(type(thing), torch.optim.Optimizer) and "param_groups" in vars(thing)
+    ]

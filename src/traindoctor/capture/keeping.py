@@ -1,0 +1,51 @@
+"""Snapshots while the run goes on: the keeper hears every event, and its copies are paid for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from traindoctor.capture.budget import Governor
+from traindoctor.events import Event
+from traindoctor.record import RecordWriter
+from traindoctor.replay.patient import Patient
+from traindoctor.replay.snapshot import Keeper
+
+# Later snapshots are paid for like any other measurement.
+PART, EVERY = "snapshot", 30
+
+
+class Keeping:
+    """Makes `patient.snapshot`. A keeper that fails is taken off, and the run goes on without."""
+
+    def __init__(
+        self, patient: Patient, governor: Governor, fault: Callable[[str, Exception], None]
+    ) -> None:
+        self.patient = patient
+        self.governor = governor
+        self._fault = fault
+        self._seconds = 0.0
+        self.keeper: Keeper | None = Keeper(patient.names)
+        patient.snapshot = self.keeper
+        governor.add(PART, EVERY)
+        self.keeper.allowed = lambda step: PART in governor.choose(step)
+
+    def on(self, event: Event, step: int) -> None:
+        if self.keeper is None:
+            return
+        began, kept = time.thread_time_ns(), self.keeper.recent
+        try:
+            self.keeper.on(event, step)
+            self._seconds += (time.thread_time_ns() - began) * 1e-9
+            if self.keeper.recent is not kept:
+                # The copy, and all the batches that were kept for the one before.
+                self.governor.ran(PART, step, self._seconds)
+                self._seconds = 0.0
+        except Exception as error:  # the same border as for probes
+            self._fault("snapshot", error)
+            self.keeper = self.patient.snapshot = None
+
+    def finish(self, writer: RecordWriter) -> None:
+        """The run has ended: what is held, or why nothing is."""
+        if self.keeper is not None:
+            writer.fact("snapshot", self.keeper.describe())

@@ -1,0 +1,53 @@
+"""Whom the run trains: its modules and optimizers, as they are met."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from traindoctor.replay.names import unwrap
+from traindoctor.replay.patient import Patient
+
+# Optimizers that exams may look at, the latest.
+OPTIMIZERS_KEPT = 4
+
+
+class Subjects:
+    """Fills `patient.model`, `patient.optimizers` and the names of parameters. Holds nothing alive."""
+
+    def __init__(self, patient: Patient) -> None:
+        self.patient = patient
+        self._roots: weakref.WeakValueDictionary[int, torch.nn.Module] = (
+            weakref.WeakValueDictionary()
+        )
+        self._optimizers: weakref.WeakValueDictionary[int, torch.optim.Optimizer] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def meet_module(self, module: torch.nn.Module) -> None:
+        """The model is the largest module that was called from outside."""
+        if self._roots.get(id(module)) is module:
+            return
+        self._roots[id(module)] = module
+        if num_parameters(module):
+            self.patient.names.add_module(module)
+            self.patient.model = unwrap(max(self._roots.values(), key=num_parameters))
+
+    def meet_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._optimizers.get(id(optimizer)) is None:
+            self._optimizers[id(optimizer)] = optimizer
+            self.patient.names.add_tensors(
+                p for group in optimizer.param_groups for p in group["params"]
+            )
+            # A script may make a new one at each step: holding them all would hold their states.
+            self.patient.optimizers = list(self._optimizers.values())[-OPTIMIZERS_KEPT:]
+
+    def name_again(self) -> None:
+        """Modules may have been replaced since."""
+        for root in list(self._roots.values()):
+            self.patient.names.add_module(root)
+
+
+def num_parameters(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
