@@ -394,6 +394,17 @@ def test_a_softmax_of_a_teachers_probabilities_is_seen(twice: bool, found: int) 
     assert len(values["softmaxes"]) == found
 
 
+def test_labels_that_a_softmax_smooths_are_no_probabilities() -> None:
+    model = nn.Linear(4, 6)
+    x, y = torch.randn(12, 4), torch.randint(6, (12,))
+
+    def compute() -> Tensor:
+        targets = (5.0 * F.one_hot(y, 6).float()).softmax(-1)
+        return F.kl_div(model(x).log_softmax(-1), targets, reduction="batchmean")
+
+    assert perform(loss_input, patient_of(model, compute))["softmaxes"] == []
+
+
 @pytest.mark.parametrize(("standardised", "same"), [(False, True), (True, False)])
 def test_row_losses_by_hand_sent_back_with_weights_are_held_against_their_mean(
     tmp_path, standardised: bool, same: bool

@@ -145,7 +145,8 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     # numerics
     "fp16-overflow": ("nan-from-op", *_NOT_LEARNING),
     "fp16-underflow": ("gradients-vanishing", "gradient-not-flowing", "nan-from-op", *_TOO_SHORT),
-    "low-precision-updates-lost": _TOO_SHORT,
+    # Half weights that are filled from float32 copies, and never move, look like weights that nobody steps.
+    "low-precision-updates-lost": ("params-not-in-optimizer", *_TOO_SHORT),
     "nan-from-op": _NOT_LEARNING,
     # generalisation and generation
     "overfitting": (),

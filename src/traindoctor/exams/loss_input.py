@@ -69,8 +69,10 @@ def distribution_times(rows: Tensor) -> float | None:
         return None
     sums = rows.sum(-1)
     total = float(sums.mean())
-    # Rows that are all alike (zeros, a constant) say nothing.
+    # Rows that are all alike (zeros, a constant) say nothing; one-hot rows are labels that are being smoothed.
     varied = bool((rows - rows[0]).abs().max() > SUM_TOLERANCE * rows.max())
+    if bool(((rows > 0).sum(-1) <= 1).all()):
+        return None
     alike = bool(((sums - total).abs() < SUM_TOLERANCE * total).all())
     return total if total > 0 and alike and varied else None
 

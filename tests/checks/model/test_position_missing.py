@@ -63,4 +63,4 @@ def test_a_classifier_that_learns_nothing_is_held_against_one_that_knows_the_ord
     missing, meant = stuck(0.6), stuck(0.0)
     assert isinstance(missing, Finding)
     assert isinstance(meant, Finding)
-    assert (missing.status, meant.status) == ("confirmed", "possible")
+    assert (missing.status, meant.status) == ("likely", "possible")

@@ -72,8 +72,13 @@ def position_missing(record: Record) -> Outcome | None:
                     noise=learnable[2],
                 )
             )
+    # That order matters is then a plain model's word, not arithmetic.
     return position_missing.finding(
-        *items, line=pair["line"], since_step=0, status="possible" if meant else None
+        *items,
+        grade="statistic" if pair["pooled"] else "exact",
+        line=pair["line"],
+        since_step=0,
+        status="possible" if meant else None,
     )
 
 
