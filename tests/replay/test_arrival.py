@@ -47,6 +47,15 @@ def test_division_and_clipping_are_told_from_each_other(tmp_path, treat, kind, v
     assert values["value"] == (None if value is None else pytest.approx(value, rel=1e-4))
 
 
+def test_a_limit_of_torchs_that_never_bites_hides_nothing(tmp_path) -> None:
+    def both(parameters: list[nn.Parameter]) -> None:
+        divided(parameters)
+        nn.utils.clip_grad_norm_(parameters, 5.0)
+
+    values = gradient_arrival(watched(tmp_path, both, steps=4).patient).values
+    assert (values["by_hand"], values["value"]) == ("factor", pytest.approx(1 / 512))
+
+
 def test_torchs_own_clipping_and_added_noise_are_neither(tmp_path) -> None:
     assert not gradient_arrival(watched(tmp_path / "a", by_torch, steps=4).patient).done
     assert not gradient_arrival(watched(tmp_path / "b", add_noise, steps=4).patient).done

@@ -46,15 +46,20 @@ class ByHand:
 
 
 def arrivals(tapes: Mapping[int, StepTape], logs: Mapping[int, StepLog]) -> list[Arrived]:
-    """The taped steps on which nothing of torch's (clipping, a scaler) stands between backward and step."""
+    """The taped steps on which nothing of torch's (clipping that bites, a scaler) stands between backward and step."""
     found = []
     for step, tape in sorted(tapes.items()):
         log = logs.get(step)
-        if tape.arrived is None or log is None or log.clips or tape.roots[0].scale != 1.0:
+        if tape.arrived is None or log is None or tape.roots[0].scale != 1.0:
             continue
         factor, cosine = tape.arrived
         given = (g for g in tape.given.values() if g is not None)
         norm = math.sqrt(sum(float(g.double().square().sum()) for g in given))
+        # What torch has cut arrives with the norm of the limit; a limit above that left it alone.
+        if any(
+            kind != "norm" or factor * norm >= (1 - VARIES) * limit for kind, limit, _ in log.clips
+        ):
+            continue
         if cosine < PARALLEL or not math.isfinite(norm) or norm == 0:
             return []  # turned, not only shortened: neither of the two
         found.append(Arrived(step, norm, factor))
