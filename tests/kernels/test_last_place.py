@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.sure_rows import units_off
 from traindoctor import cross_entropy
 
 FAST = [2, 50, 1003, 2004, 5003]
@@ -33,13 +34,6 @@ def make(V: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     logits[24:32] = logits[24:32].scatter_add(1, (at[24:32] + 1) % V, torch.full((8, 1), 30.0))
     logits[32:] += 300
     return logits.to(dtype), targets
-
-
-def units_off(losses: Tensor, true: Tensor) -> Tensor:
-    """Distance from the truth (float64) in units of the last place of its float32 neighbour."""
-    rounded = true.float()
-    unit = torch.nextafter(rounded, torch.full_like(rounded, torch.inf)) - rounded
-    return (losses.double() - true).abs() / unit.double()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

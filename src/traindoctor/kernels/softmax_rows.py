@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Columns summed by torch's own pairwise sum before the partial sums meet in float64. 4096 float32
-# terms summed pairwise are off by about 1e-7 at worst; across blocks nothing more is lost.
-BLOCK = 4096
+# Elements that `row_sums` turns into float64 at a time: 512 kB, which stay in a core's own cache.
+SLICE = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +41,16 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def block_sum(values: Tensor) -> Tensor:
-    """Row sums in float64: pairwise inside blocks of columns, float64 across them."""
-    V = values.shape[1]
-    body = V - V % BLOCK
-    total = values[:, body:].sum(1).double()
-    if body:
-        blocks = values[:, :body].unflatten(1, (-1, BLOCK)).sum(2)  # (n, V // BLOCK)
-        total = total + blocks.sum(1, dtype=torch.float64)
-    return total
+def row_sums(values: Tensor) -> Tensor:
+    """Row sums, every term added in float64.
+
+    torch's float32 sum of a row is off by up to 4e-7 (x86), whatever its length: four units in the last place
+    of the loss. The exponentials are within 0.6 units of theirs, and the largest is 1 exactly.
+    """
+    if values.device.type != "cpu":
+        return values.sum(1, dtype=torch.float64)
+    slices = values.split(max(1, SLICE // values.shape[1]))
+    return torch.cat([part.sum(1, dtype=torch.float64) for part in slices])
 
 
 def row_terms(target_logit: Tensor, others_max: Tensor, others_sum: Tensor) -> RowTerms:
@@ -83,7 +83,7 @@ def exponentials_(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # A row whose other classes are all masked out: x_t stands in, so that -inf - m is not NaN.
     others_max = torch.where(others_max == -torch.inf, target_logit, others_max)
     x.sub_(others_max).exp_()
-    return target_logit.squeeze(1), others_max.squeeze(1), block_sum(x)
+    return target_logit.squeeze(1), others_max.squeeze(1), row_sums(x)
 
 
 def rows_(
@@ -103,7 +103,7 @@ def rows_(
     # sum over all classes of x_j, taken about the first logit: an offset common to the row is harmless
     if label_smoothing:
         origin = x[:, :1].nan_to_num(0.0, 0.0, 0.0)
-        spread = block_sum(x - origin)
+        spread = row_sums(x - origin)
     target_logit, others_max, others_sum = exponentials_(x, targets)
     terms = row_terms(target_logit, others_max, others_sum)
     loss = terms.loss

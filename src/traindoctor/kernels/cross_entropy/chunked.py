@@ -15,14 +15,10 @@ from torch import Tensor
 from traindoctor.kernels.arguments import out_of_range, plain_targets
 from traindoctor.kernels.softmax_rows import accumulation_dtype, rows_
 
-# Elements of one chunk. 2 MB of float32 stay in a core's cache over the five passes on a CPU;
-# a GPU wants launches that fill it.
-CPU_ELEMENTS = 1 << 19
+# Elements of one chunk. 4 MB of float32 stay in a CPU's cache over the passes, and are rows enough for the work
+# on whole rows not to count (half as many: a tenth slower at V = 50257 on x86); a GPU wants launches that fill it.
+CPU_ELEMENTS = 1 << 20
 GPU_ELEMENTS = 1 << 26
-# Over so few classes the errors of float32 exponentials do not average out: 2.2 units in the last
-# place of the loss were seen at V = 50 (x86), at most 2 from V = 1003 on. Such rows take float64, a
-# third more time.
-FEW_CLASSES = 256
 
 
 def chunks(logits: Tensor) -> Iterator[slice]:
@@ -55,7 +51,7 @@ def losses_and_gradient(
     if weights is not None:
         weights = weights.double().masked_fill(wrong, torch.nan)
         gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
-    dtype = torch.float64 if V <= FEW_CLASSES else accumulation_dtype(logits.dtype)
+    dtype = accumulation_dtype(logits.dtype)
     scratch: Tensor | None = None
     for part in chunks(logits):
         rows = logits[part]
