@@ -19,6 +19,7 @@ from traindoctor.exams.finite_difference import finite_difference
 from traindoctor.exams.functions_alone import functions_alone
 from traindoctor.exams.gradient_flow import gradient_flow
 from traindoctor.exams.half_gradients import half_gradients
+from traindoctor.exams.init_scale import init_scale
 from traindoctor.exams.loss_coefficient import loss_coefficient
 from traindoctor.exams.loss_input import loss_input
 from traindoctor.exams.precision_ladder import precision_ladder
@@ -429,3 +430,14 @@ def test_row_losses_by_hand_sent_back_with_weights_are_held_against_their_mean(
     finally:
         watch.close("done")
     assert (values["cosine"] > 0.9999) == same
+
+
+@pytest.mark.parametrize(("size", "out"), [(0.5, False), (60.0, True)])
+def test_first_predictions_are_held_against_the_numbers_they_are_to_be(
+    size: float, out: bool
+) -> None:
+    model = nn.Linear(16, 1)
+    nn.init.normal_(model.weight, std=size)
+    x, y = torch.randn(40, 16), torch.randn(40, 1)
+    values = perform(init_scale, patient_of(model, lambda: F.mse_loss(model(x), y)))
+    assert (values["prediction_ratio"] > 10) == out

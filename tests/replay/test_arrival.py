@@ -57,8 +57,11 @@ def test_a_limit_of_torchs_that_never_bites_hides_nothing(tmp_path) -> None:
 
 
 def test_torchs_own_clipping_and_added_noise_are_neither(tmp_path) -> None:
-    assert not gradient_arrival(watched(tmp_path / "a", by_torch, steps=4).patient).done
-    assert not gradient_arrival(watched(tmp_path / "b", add_noise, steps=4).patient).done
+    for name, treat in (("a", by_torch), ("b", add_noise)):
+        values = gradient_arrival(watched(tmp_path / name, treat, steps=4).patient).values
+        assert values["by_hand"] is None
+        assert values["factors"] == []
+    assert not gradient_arrival(watched(tmp_path / "c", None, steps=1).patient).done, "asked again"
 
 
 def test_the_replay_divides_as_the_script_does_and_learns_without(tmp_path) -> None:

@@ -204,6 +204,14 @@ class Check:
         return NotJudged(self.slug, reason, wants)
 
 
+def worth_asking(record: Record, exam: str) -> bool:
+    """An exam that was never made, or was refused (too early, say) and the run has gone on since."""
+    result = record.exam(exam)
+    if result is None:
+        return True
+    return result.outcome == "refused" and result.step < record.num_steps - 1
+
+
 def check(
     *,
     code: str,

@@ -20,8 +20,8 @@ def gradient_arrival(patient: Patient) -> Mapping[str, Any]:
         raise NotApplicable("the run was watched without replay")
     logs = keeper.logs
     seen = arrivals(patient.tapes, logs)
-    if len(seen) < 2:
-        raise NotApplicable("fewer than two steps were taped without clipping or scaling by torch")
+    if sum(step in logs for step in patient.tapes) < 2:
+        raise NotApplicable("fewer than two steps have been taped")
     found = by_hand(patient.tapes, logs)
     return {
         "steps": [one.step for one in seen],

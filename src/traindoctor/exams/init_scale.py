@@ -49,6 +49,8 @@ def init_scale(patient: Patient) -> Mapping[str, Any]:
     ]
     if sites:
         values |= first_loss(tape, sites[0])
+    else:
+        values |= first_predictions(tape)
     softmaxes = [a.op.inputs[0] for a in structure.attentions if a.kind == "softmax"][:12]
     stds = (
         [score_std(value) for value in tape.replay(want=softmaxes).values.values()]
@@ -79,6 +81,20 @@ def first_loss(tape: StepTape, site: LossSite) -> dict[str, Any]:
         "classes": site.num_classes,
         "line": site.line,
     }
+
+
+def first_predictions(tape: StepTape) -> dict[str, Any]:
+    """A regression: how far the first predictions are spread beside the numbers that they are to be."""
+    numbers = [s for s in tape.loss_sites if s.class_dim is None and s.targets.is_floating_point()]
+    if not numbers:
+        return {}
+    site = numbers[0]
+    predicted = tape.replay(want=[site.logits])[site.logits].detach().float()
+    if predicted.numel() < 2 or site.targets.numel() < 2:
+        return {}
+    spread = float(site.targets.float().std())
+    ratio = float(predicted.std()) / spread if spread > 0 else None
+    return {"prediction_ratio": ratio, "line": site.line}
 
 
 def score_std(scores: Tensor) -> float:

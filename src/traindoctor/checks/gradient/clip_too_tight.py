@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, worth_asking
 from traindoctor.checks.optimizer.base import Experiment, groups_of
 from traindoctor.record import Record
 
@@ -112,11 +112,11 @@ def by_torch(record: Record) -> Cut | Outcome:
 def by_hand(record: Record) -> Cut | Outcome:
     """Where the script clips in a loop of its own."""
     result = record.exam("gradient_arrival")
-    if result is None:
+    if worth_asking(record, "gradient_arrival"):
         return clip_too_tight.not_judged(
             "whether the script clips by itself is not known", wants="gradient_arrival"
         )
-    if not result.done or result.values["by_hand"] != "clip":
+    if result is None or not result.done or result.values["by_hand"] != "clip":
         return clip_too_tight.clear("the script does not clip")
     values = result.values
     return Cut(float(values["norm"]), float(values["value"]), int(values["steps"][0]), "by hand ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from traindoctor.checks.base import Finding, Outcome, Status, check, evidence
+from traindoctor.checks.base import Finding, Outcome, Status, check, evidence, worth_asking
 from traindoctor.checks.loss.base import scale_free
 from traindoctor.checks.optimizer.base import Experiment, progress
 from traindoctor.record import ExamResult, Record
@@ -146,13 +146,13 @@ def _own_factor(record: Record) -> float:
 def _divided_by_hand(record: Record, main: Mapping[str, Any]) -> Outcome | None:
     """`p.grad /= n` in a loop of the script's own, where the loss is a mean already."""
     arrival = record.exam("gradient_arrival")
-    if arrival is None:
+    if worth_asking(record, "gradient_arrival"):
         return loss_scale_wrong.not_judged(
             "whether the gradients arrive as backward left them is not known",
             wants="gradient_arrival",
         )
     factor = _own_factor(record)
-    if factor == 1:
+    if factor == 1 or arrival is None:
         return None
     total = factor * float(main["coefficient"])
     # Gradients of a sum, divided by the number of its terms, are those of the mean.

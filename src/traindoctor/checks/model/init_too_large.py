@@ -8,6 +8,8 @@ from traindoctor.record import Record
 LIMITS = {
     "loss_ratio": ("first loss over ln(classes)", 1.0, 1.8),
     "logits_std": ("spread of the scores", 0.5, 3.5),
+    # Regressions: 0.1 to 3 where targets are brought to unit spread, less where they are not.
+    "prediction_ratio": ("spread of the first predictions over that of the targets", 1.0, 10.0),
     "score_std": ("spread of attention scores", 1.0, 8.0),
     "weight_scale": ("RMS of a weight times sqrt(inputs), median", 0.6, 2.5),
 }

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traindoctor.checks.base import NotJudged, Outcome, check, evidence
+from traindoctor.checks.base import NotJudged, Outcome, check, evidence, worth_asking
 from traindoctor.checks.optimizer.base import Experiment, groups_of
 from traindoctor.record import Record
 
@@ -96,11 +96,11 @@ def by_setting(record: Record) -> Pull | NotJudged | None:
 def by_hand(record: Record) -> Pull | NotJudged | None:
     """What the script takes off its weights between two steps."""
     result = record.exam("outside_changes")
-    if result is None or not result.done:
+    if worth_asking(record, "outside_changes"):
         return weight_decay_too_high.not_judged(
             "whether the script shrinks its weights itself is not known", wants="outside_changes"
         )
-    if not result.values["tensors"]:
+    if result is None or not result.done or not result.values["tensors"]:
         return None
     lost = 1 - float(result.values["factor"])
     words = f"Decay by hand (each step takes {lost:.2g} of the weights)"
