@@ -74,3 +74,29 @@ def test_the_replay_clips_as_the_script_does_and_learns_with_a_wider_limit(tmp_p
     values = experiment_clip(watched(tmp_path, cut).patient).values
     assert values["fidelity"] < 1e-5
     assert values["variants"]["limit*100"]["loss"] < values["control"]["loss"] - 0.05
+
+
+@pytest.mark.parametrize("order", ["given", "sorted"])
+def test_gradients_that_are_given_to_other_parameters(tmp_path, order: str) -> None:
+    """`torch.autograd.grad` in the order of registration, written back in another order."""
+    watch = Watch(tmp_path, probes=[])
+    watch.attach()
+    try:
+        torch.manual_seed(0)
+        model = nn.ModuleDict({name: nn.Linear(6, 6, bias=False) for name in ("q", "k", "out")})
+        named = dict(model.named_parameters())
+        names = list(named) if order == "given" else sorted(named)
+        optimizer = torch.optim.SGD(named.values(), 0.1)
+        for _ in range(3):
+            x = torch.randn(5, 6)
+            loss = model["out"](torch.tanh(model["q"](x)) * model["k"](x)).square().mean()
+            for name, g in zip(names, torch.autograd.grad(loss, list(named.values()))):
+                named[name].grad = g
+            nn.utils.clip_grad_norm_(named.values(), 0.01)
+            optimizer.step()
+        swapped = gradient_arrival(watch.patient).values["swapped"]
+    finally:
+        watch.close("done")
+    assert bool(swapped) == (order == "sorted")
+    if swapped:
+        assert swapped["k.weight"] == "q.weight"

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @exam(name="gradient_arrival", title="Gradients changed between backward and step", cost=0.5)
 def gradient_arrival(patient: Patient) -> Mapping[str, Any]:
-    """`by_hand`: None, "factor" or "clip", with its value and the norm of gradients before it."""
+    """`by_hand`: None, "factor" or "clip", with its value and the norm of gradients before it; `swapped`: parameters
+    that got the gradient of another one."""
     keeper = patient.snapshot
     if keeper is None:
         raise NotApplicable("the run was watched without replay")
@@ -30,4 +31,5 @@ def gradient_arrival(patient: Patient) -> Mapping[str, Any]:
         "by_hand": None if found is None else found.kind,
         "value": None if found is None else found.value,
         "norm": None if found is None else found.norm,
+        "swapped": next((t.swapped for _, t in sorted(patient.tapes.items()) if t.swapped), {}),
     }

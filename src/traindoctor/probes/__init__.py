@@ -21,6 +21,7 @@ PROBES: tuple[str, ...] = (
     "sync:Sync",
     "graphs:Graphs",
     "modes:Modes",
+    "eval_dropout:EvalDropout",
     "scaler:Scaler",
     "layers:Layers",
     "logits:Logits",

@@ -271,6 +271,7 @@ class StepRecorder(TorchFunctionMode):
             added=self.gradients.added,
             world_size=world_size(),
             arrived=self.gradients.arrived,
+            swapped=self.gradients.swapped,
             compiled=draft.compiled,
         )
         if draft.own_random:

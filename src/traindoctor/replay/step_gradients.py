@@ -14,6 +14,9 @@ from traindoctor.replay.names import is_trainable_leaf, local
 from traindoctor.replay.quiet import quiet
 from traindoctor.replay.tensors import TensorTable
 
+# 1 - cosine of float32 gradients that were multiplied by one number: under 1e-12; half dtypes round to 1e-5.
+PARALLEL = 1e-4
+
 
 class StepGradients:
     """Copies of .grad around the backward passes of one step."""
@@ -101,6 +104,24 @@ class StepGradients:
             return None
         return dot / then, dot / (now * then) ** 0.5
 
+    @property
+    def swapped(self) -> dict[str, str]:
+        """Parameter -> another one whose gradient lies in its .grad now, the backward pass having given it its own."""
+        now = {
+            name: local(p.grad).detach().double().flatten()
+            for name, p in self._trainable().items()
+            if p.grad is not None and not p.grad.is_sparse and p.numel() > 1
+        }
+        given = {n: g.double().flatten() for n, g in self.given.items() if g is not None}
+        odd = [n for n in now if n in given and not parallel(now[n], given[n])]
+        found = {}
+        for name in odd:
+            others = (o for o in odd if o != name and given[o].shape == now[name].shape)
+            owner = next((o for o in others if parallel(now[name], given[o])), None)
+            if owner is not None:
+                found[name] = owner
+        return found
+
     def _trainable(self) -> dict[str, Tensor]:
         found = {n: p for n, p in self.draft.names.parameters() if is_trainable_leaf(p)}
         for name, weak in self.tensors.leaf_tensors.items():
@@ -125,6 +146,14 @@ class StepGradients:
                 dense = gradient.to_dense() if gradient.is_sparse else gradient
                 made[name] = self.draft.copy(dense)
         return made
+
+
+def parallel(a: Tensor, b: Tensor) -> bool:
+    """The same direction, to the rounding of one multiplication (clipping shortens all gradients alike)."""
+    if a.shape != b.shape:
+        return False
+    sizes = float(a.norm()) * float(b.norm())
+    return sizes > 0 and float(a @ b) >= (1 - PARALLEL) * sizes
 
 
 def world_size() -> int:

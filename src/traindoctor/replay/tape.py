@@ -46,6 +46,8 @@ class StepTape:
     arrived: tuple[float, float] | None = None
     """Factor and cosine of .grad at the optimizer's step against the last backward pass: unscaling, clipping."""
 
+    swapped: dict[str, str] = field(default_factory=dict)
+    """Parameter -> the one whose gradient it got at the optimizer's step."""
     compiled: float | None = None
     """Compiled code ran in the step, and the tape has it uncompiled: the largest relative difference of results."""
 

@@ -44,6 +44,15 @@ def mismatch(
     )
 
 
+def test_gradients_of_other_parameters_are_named() -> None:
+    swapped = {"swapped": {"k.weight": "q.weight", "q.weight": "k.weight"}, "by_hand": None}
+    record = mismatch(1.0)
+    exams = [*record.exam_results, ExamResult("gradient_arrival", 1, "done", swapped)]
+    found = loss_gradient_mismatch(make_record(exams=exams))
+    assert isinstance(found, Finding)
+    assert (found.status, found.where) == ("confirmed", "k.weight")
+
+
 def test_another_loss_is_named_with_both_lines() -> None:
     found = loss_gradient_mismatch(mismatch(0.002))
     assert isinstance(found, Finding)

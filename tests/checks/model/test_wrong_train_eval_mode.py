@@ -40,3 +40,13 @@ def test_silent_on_sound_runs_frozen_parts_and_sampling() -> None:
     assert isinstance(wrong_train_eval_mode(make_record(frozen)), Clear)
     sampling = {"mode.training": [1.0] * 10, "mode.eval_training": [1.0] * 10}
     assert isinstance(wrong_train_eval_mode(make_record(sampling)), Clear)
+
+
+def test_dropout_functions_that_do_not_know_the_mode() -> None:
+    usual = {"mode.training": [1.0] * 20, "mode.eval_training": [0.0] * 3}
+    found = wrong_train_eval_mode(make_record(usual | {"mode.eval_dropout": [2.0, 2.0, 2.0]}))
+    assert isinstance(found, Finding)
+    assert "self.training" in found.remedy
+    assert isinstance(
+        wrong_train_eval_mode(make_record(usual | {"mode.eval_dropout": [0.0]})), Clear
+    )

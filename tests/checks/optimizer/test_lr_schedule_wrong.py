@@ -124,3 +124,13 @@ def test_a_long_warm_up_is_not_stuck_while_its_scheduler_is_stepped() -> None:
         facts={"schedule": stepped(1), "optimizer.groups": groups},
     )
     assert isinstance(lr_schedule_wrong(stale), Clear)
+
+
+def test_a_lambda_that_gives_rates_where_factors_are_meant() -> None:
+    meant = 2e-3
+    course = [meant**2 * min(1.0, (k + 1) / 20) * (1 - k / 400) for k in range(200)]
+    found = lr_schedule_wrong(record(course, initial=meant, schedule=stepped(200)))
+    assert isinstance(found, Finding)
+    assert "square" in found.summary
+    right = [rate / meant for rate in course]
+    assert isinstance(lr_schedule_wrong(record(right, initial=meant, schedule=stepped(200))), Clear)

@@ -27,7 +27,8 @@ def loss_gradient_mismatch(record: Record) -> Outcome | None:
     """
     ## What it does
     Takes the gradient of every loss that the script reads (`item()`, `float()`, a format) on a replay of the step,
-    and the cosine between the gradient that the optimizer got and their best combination.
+    and the cosine between the gradient that the optimizer got and their best combination. Gradients that a script
+    writes to `.grad` itself are compared with those of the backward pass, parameter by parameter.
     ## Why it matters
     The printed loss cannot fall, or falls by chance: something else is being minimised. Report D: the forward
     measured cross-entropy, the backward computed the gradient of a mean squared error.
@@ -41,6 +42,8 @@ def loss_gradient_mismatch(record: Record) -> Outcome | None:
     gradient = record.exam("tape_gradient")
     assert result is not None
     assert gradient is not None
+    if (swapped := _swapped(record)) is not None:
+        return swapped
     values = result.values
     cosine = float(values["cosine"])
     if values.get("apart") and COSINE <= cosine < SAME and values["step"] < SETTLED:
@@ -71,4 +74,22 @@ def loss_gradient_mismatch(record: Record) -> Outcome | None:
         line=optimised["line"],
         since_step=0,
         status=None if values.get("was_read", True) else "likely",
+    )
+
+
+def _swapped(record: Record) -> Outcome | None:
+    """Each parameter is stepped along the gradient of another one of its shape."""
+    arrival = record.exam("gradient_arrival")
+    if arrival is None or not arrival.done or not arrival.values.get("swapped"):
+        return None
+    pairs = arrival.values["swapped"]
+    name, other = next(iter(pairs.items()))
+    return loss_gradient_mismatch.finding(
+        evidence("parameters with the gradient of another one", len(pairs), 0, step=arrival.step),
+        summary=f"{len(pairs)} parameters get the gradient of another one of their shape: that of {other} lies in "
+        f"the .grad of {name}",
+        remedy="Keep gradients and parameters in one order: zip `torch.autograd.grad`'s results with the very list that "
+        "it was given.",
+        where=name,
+        since_step=0,
     )

@@ -22,7 +22,7 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
     """
     ## What it does
     Looks at the mode of the modules that care (dropout above zero, BatchNorm) at each training and each
-    evaluation pass.
+    evaluation pass, and at dropout functions that are called in evaluation all the same.
     ## Why it matters
     Training in evaluation mode is training without dropout and with frozen statistics; evaluating in training
     mode makes the held-out loss noisy and too high.
@@ -64,4 +64,19 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
                 grade="statistic",
                 summary="The model is evaluated in training mode",
             )
+    dropping = record.get("mode.eval_dropout")
+    if dropping is not None and len(dropping) and min(dropping.values) > 0:
+        return wrong_train_eval_mode.finding(
+            evidence(
+                "dropout calls of an evaluation pass that drop something",
+                float(dropping.last),
+                0.0,
+                step=int(dropping.steps[0]),
+            ),
+            evidence("share of modules in training mode meanwhile", 0.0),
+            summary="Dropout is applied in evaluation as well: a function is not told the mode of its module",
+            remedy="`F.dropout(x, p, training=self.training)`; for `scaled_dot_product_attention` "
+            "`dropout_p=p if self.training else 0.0`.",
+            grade="statistic",
+        )
     return wrong_train_eval_mode.clear("modes are as they should be")

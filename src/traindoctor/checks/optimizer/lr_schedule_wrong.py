@@ -26,6 +26,8 @@ STUCK = 0.2
 STUCK_STEPS = 50
 # A scheduler stepped less often than this per optimizer step counts epochs, not steps.
 PER_EPOCH = 0.1
+# The highest rate is the square of the one meant, to this share: factors of 1 have no such peak by accident.
+SQUARED_WITHIN, SQUARED_BELOW = 0.05, 0.5
 # A rate that grows by a constant factor to ten times what it was built for has gamma above 1.
 RUNAWAY = 10.0
 
@@ -57,7 +59,7 @@ def lr_schedule_wrong(record: Record) -> Outcome | None:
     if trace is None:
         return lr_schedule_wrong.not_judged("the learning rate is not known")
     schedules = record.fact("schedule") or []
-    for judge in (_zero, _other_optimizer, _stuck, _runaway):
+    for judge in (_zero, _other_optimizer, _stuck, _squared, _runaway):
         found = judge(record, trace, schedules)
         if found is not None:
             return found
@@ -124,6 +126,23 @@ def _stuck(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) ->
         evidence("scheduler steps per optimizer step", calls / len(trace.series), 1.0),
         summary=f"The rate never warms up: the scheduler {how}, the rate stays at {highest:.3g} of {meant:.3g}",
         since_step=0,
+    )
+
+
+def _squared(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> Finding | None:
+    """A schedule that is meant as a factor was given rates: the highest rate of the run is the square of the one meant."""
+    meant = max((g["initial_lr"] for g in groups_of(record) if g.get("initial_lr")), default=None)
+    if meant is None or meant >= SQUARED_BELOW or trace.rising or not schedules:
+        return None
+    if abs(trace.peak - meant**2) > SQUARED_WITHIN * meant**2:
+        return None
+    return lr_schedule_wrong.finding(
+        evidence("highest learning rate of the run", trace.peak, float(meant)),
+        evidence("the same over the rate it was built for", trace.peak / meant, 1.0),
+        summary=f"The rate never comes above {trace.peak:.3g}, the square of {meant:.3g}: {schedules[0]['class']} "
+        "multiplies the optimizer's rate by what its function gives, and that gives a rate",
+        remedy="Let the function of a LambdaLR give factors between 0 and 1, or build the optimizer with `lr=1.0`.",
+        since_step=int(trace.series.steps[0]),
     )
 
 
