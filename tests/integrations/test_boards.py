@@ -15,8 +15,9 @@ from made_runs import make_run
 from traindoctor.diagnosis import diagnose
 from traindoctor.errors import TraindoctorError
 from traindoctor.integrations.board_beside import BoardBeside, require
-from traindoctor.integrations.boards import Mirror, follow, open_board
+from traindoctor.integrations.boards import MEASURES, Mirror, follow, open_board
 from traindoctor.record import RecordWriter, open_record
+from traindoctor.record.importers import read_log
 
 
 class Listener:
@@ -70,6 +71,26 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     assert "traindoctor/update.ratio/largest" in events.Tags()["scalars"]
     (text,) = events.Tensors("traindoctor/verdict/text_summary")
     assert b"# Verdict" in text.tensor_proto.string_val[0]
+
+
+def test_what_a_board_was_told_is_imported_under_its_own_names(tmp_path: Path) -> None:
+    record = open_record(make_run(tmp_path / "run", steps=30))
+    board = open_board("tensorboard", tmp_path / "tb")
+    # The script logs to the same folder, counts from 1 and means another loss.
+    for step in range(30):
+        board.scalars(step + 1, {"train/loss": 100.0 + step, "accuracy": 0.5})
+    Mirror(record, board).finish(diagnose(record))
+    found = read_log(tmp_path / "tb")
+    mirrored = [name for name in MEASURES if record.get(name) is not None]
+    assert {"loss.root", "grad.norm", "optim.lr"} <= set(mirrored)
+    for name in mirrored:
+        assert found[name].steps.tolist() == record[name].steps.tolist()
+        assert found[name].values == pytest.approx(record[name].values, rel=1e-6, nan_ok=True)
+    assert found["log.loss"].values.tolist() == [100.0 + step for step in range(30)]
+    # Extremes over layers are no series of a record.
+    others = set(found.names) - set(mirrored)
+    assert others >= {"log.accuracy", "log.update_ratio_largest"}
+    assert all(name.startswith("log.") for name in others)
 
 
 class FakeRun:

@@ -70,6 +70,15 @@ def test_a_tensorboard_folder(tmp_path: Path) -> None:
     assert record["loss.root"].values.tolist() == [5.0, 4.0, 3.0, 2.0, 1.0]
 
 
+def test_our_own_curves_in_another_tools_table(tmp_path: Path) -> None:
+    """As a board gives them away: its own step is ahead of ours."""
+    file = tmp_path / "board.csv"
+    file.write_text("Step,traindoctor/step,traindoctor/grad.norm\n7,0,1.5\n9,1,1.25\n")
+    record = read_log(file)
+    assert list(record.names) == ["grad.norm"]
+    assert record["grad.norm"].steps.tolist() == [0, 1]
+
+
 def test_an_imported_log_is_a_run(tmp_path: Path) -> None:
     file = tmp_path / "metrics.csv"
     file.write_text("step,loss\n0,3.0\n1,2.0\n")

@@ -21,6 +21,7 @@ import numpy as np
 from traindoctor.diagnosis import Diagnosis
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import Record, StoredRecord
+from traindoctor.record.importers import OUR_TAG
 from traindoctor.report import markdown
 from traindoctor.report.downsample import RATIO, layer_names, layer_rows
 
@@ -105,15 +106,15 @@ class WeightsAndBiases:
         self.wandb = wandb
         self.own = wandb.run is None
         self.run = wandb.init(**settings) if self.own else wandb.run
-        self.run.define_metric("traindoctor/step")
-        self.run.define_metric("traindoctor/*", step_metric="traindoctor/step")
+        self.run.define_metric(f"{OUR_TAG}step")
+        self.run.define_metric(f"{OUR_TAG}*", step_metric=f"{OUR_TAG}step")
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        self.run.log({"traindoctor/step": step, **values})
+        self.run.log({f"{OUR_TAG}step": step, **values})
 
     def text(self, name: str, text: str, step: int) -> None:
         table = self.wandb.Table(columns=["step", "text"], data=[[step, text]])
-        self.run.log({"traindoctor/step": step, name: table})
+        self.run.log({f"{OUR_TAG}step": step, name: table})
         # Under a name of its own: the summary's entry of the table is what shows the table.
         self.run.summary[f"{name}_line"] = text.splitlines()[0].lstrip("# ")
 
@@ -189,7 +190,7 @@ class Mirror:
             if series is None or not len(series):
                 continue
             for step, value in series.after(self._sent.get(name, -1) + 1):
-                rows.setdefault(step, {})[f"traindoctor/{name}"] = value
+                rows.setdefault(step, {})[f"{OUR_TAG}{name}"] = value
             self._sent[name] = int(series.steps[-1])
         for name in LAYERS:
             self._layer_rows(name, rows)
@@ -206,8 +207,8 @@ class Mirror:
             finite = values[np.isfinite(values)]
             if len(finite):
                 row = rows.setdefault(step, {})
-                row[f"traindoctor/{name}/largest"] = float(finite.max())
-                row[f"traindoctor/{name}/smallest"] = float(finite.min())
+                row[f"{OUR_TAG}{name}/largest"] = float(finite.max())
+                row[f"{OUR_TAG}{name}/smallest"] = float(finite.min())
             self._sent[f"{name}/"] = step
 
     def finish(self, diagnosis: Diagnosis | None) -> None:
@@ -215,7 +216,7 @@ class Mirror:
         self.send()
         if diagnosis is not None:
             text = markdown.report(diagnosis)
-            self.board.text("traindoctor/verdict", text, max(0, diagnosis.steps - 1))
+            self.board.text(f"{OUR_TAG}verdict", text, max(0, diagnosis.steps - 1))
         self.board.close()
 
 

@@ -51,6 +51,8 @@ NAMES: dict[str, str] = {
     "loss_scale": "scaler.scale",
     "memory": "memory.rss",
 }
+# What our own boards put before the names of a record's series.
+OUR_TAG = "traindoctor/"
 STEPS = (
     "step",
     "global_step",
@@ -176,14 +178,16 @@ def _tensorboard(path: Path) -> list[Mapping[str, Any]]:
 
 def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Any, Any]]:
     """Our name -> (steps, values), in order of steps; a row without a step takes its own number."""
+    rows = list(rows)
+    keys = dict.fromkeys(key for row in rows for key in row if key is not None)
+    names = _our_names([key for key in keys if _plain(key.removeprefix(OUR_TAG)) not in STEPS])
     found: dict[str, dict[int, float]] = {}
     for number, row in enumerate(rows):
         step = _step(row, number)
         for key, raw in row.items():
             value = _number(raw)
-            if key is None or value is None or _plain(key) in STEPS:
-                continue
-            found.setdefault(_our_name(key), {})[step] = value
+            if key in names and value is not None:
+                found.setdefault(names[key], {})[step] = value
     columns = {}
     for name, points in found.items():
         steps = np.array(sorted(points), dtype=np.int64)
@@ -195,8 +199,9 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Any, Any]]:
 
 
 def _step(row: Mapping[str, Any], number: int) -> int:
-    for key, value in row.items():
-        if key is not None and _plain(key) in STEPS:
+    own = f"{OUR_TAG}step"  # beside a board's own step, which may be ahead
+    for key, value in [(own, row.get(own)), *row.items()]:
+        if key is not None and _plain(key.removeprefix(OUR_TAG)) in STEPS:
             step = _number(value)
             if step is not None and math.isfinite(step):
                 return int(step)
@@ -206,6 +211,17 @@ def _step(row: Mapping[str, Any], number: int) -> int:
 def _plain(name: str) -> str:
     plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
     return plain.removeprefix("train_").removeprefix("training_").removesuffix("_step") or plain
+
+
+def _our_names(keys: Iterable[str]) -> dict[str, str]:
+    """Their name -> ours. What our own board wrote goes before what its script logs under a like name."""
+    ours = {key: _our_name(key.removeprefix(OUR_TAG)) for key in keys if key.startswith(OUR_TAG)}
+    names = dict(ours)
+    for key in keys:
+        if key not in ours:
+            name = _our_name(key)
+            names[key] = f"log.{_plain(key)}" if name in ours.values() else name
+    return names
 
 
 def _our_name(name: str) -> str:
