@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.speed.sync_every_step import sync_every_step
 from traindoctor.record import Record, make_record
@@ -30,3 +32,46 @@ def test_on_a_cpu_the_cause_does_not_exist() -> None:
 
 def test_reads_alone_name_nothing() -> None:
     assert isinstance(sync_every_step(record_of(5, None)), NotJudged)
+
+
+def measured_first(steps: int, *, idle: float, first: int = 24) -> Record:
+    """A run whose first steps hold our own measurements: 40 ms of them, for which the device stands idle too."""
+    ours = [0.04 if n < first else 0.001 for n in range(steps)]
+    return make_record(
+        {
+            "sync.reads": [1.0] * steps,
+            "time.step": [0.05 + own for own in ours],
+            "sync.idle": [idle + own for own in ours],
+            "self.seconds": ours,
+        },
+        facts={"env": {"device": "NVIDIA H200"}},
+    )
+
+
+def test_our_own_first_measurements_do_not_count() -> None:
+    # Over all steps the median would be that of the disturbed ones: 0.041 of 0.09 seconds.
+    outcome = sync_every_step(measured_first(40, idle=0.001))
+    assert isinstance(outcome, Clear)
+    assert "4 %" in outcome.by  # (0.001 + 0.001) / 0.051
+
+
+def test_what_the_script_does_is_named_beside_them() -> None:
+    found = sync_every_step(measured_first(240, idle=0.02))
+    assert isinstance(found, Finding)
+    assert found.evidence[0].value == pytest.approx(0.021 / 0.051)
+    # In the first steps alone the same fault cannot be told from us.
+    open_ = sync_every_step(measured_first(26, idle=0.02))
+    assert isinstance(open_, NotJudged)
+    assert "our own" in open_.reason
+
+
+def test_the_step_after_a_disturbed_one_is_left_out_too() -> None:
+    record = measured_first(240, idle=0.001, first=0)
+    loud = [0.04 if n % 2 == 0 else 0.001 for n in range(200)] + [0.001] * 40
+    late = [0.03 if n < 201 else 0.002 for n in range(240)]
+    series = {name: list(record[name].values) for name in ("sync.reads", "time.step")}
+    made = make_record(
+        {**series, "self.seconds": loud, "sync.idle": late},
+        facts={"env": {"device": "NVIDIA H200"}},
+    )
+    assert isinstance(sync_every_step(made), Clear)
