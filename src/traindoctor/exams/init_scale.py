@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.sites import walk_back
+from traindoctor.replay.origins import walk_back
 from traindoctor.replay.structure import Structure
 
 if TYPE_CHECKING:

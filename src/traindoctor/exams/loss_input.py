@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.sites import REARRANGING, SOFTMAX, LossSite, walk_back
+from traindoctor.replay.origins import REARRANGING, walk_back
+from traindoctor.replay.sites import LossSite
+from traindoctor.replay.written_losses import SOFTMAX
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient

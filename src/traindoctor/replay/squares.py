@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref
+from traindoctor.replay.origins import hangs_on, value_of
+from traindoctor.replay.sites import LossSite
 
 if TYPE_CHECKING:
-    from traindoctor.replay.sites import LossSite
     from traindoctor.replay.tape import StepTape
 
 SQUARES = frozenset({"square", "pow", "__pow__", "square_", "pow_"})
@@ -19,8 +20,6 @@ DIFFERENCES = frozenset({"sub", "__sub__", "__rsub__", "sub_", "__isub__", "subt
 
 def by_hand(tape: StepTape, op: Op) -> LossSite | None:
     """`(prediction - target) ** 2`, where the one hangs on parameters and the other on the batch alone."""
-    from traindoctor.replay.sites import LossSite, hangs_on, value_of
-
     if not _squares(op):
         return None
     made = tape.producer.get(op.inputs[0]) if op.inputs else None

@@ -56,13 +56,13 @@ class StepTape:
 
     @cached_property
     def loss_sites(self) -> list[LossSite]:
-        from traindoctor.replay.sites import find_loss_sites
+        from traindoctor.replay.loss_sites import find_loss_sites
 
         return find_loss_sites(self)
 
     @cached_property
     def input_sites(self) -> list[InputSite]:
-        from traindoctor.replay.sites import find_input_sites
+        from traindoctor.replay.input_sites import find_input_sites
 
         return find_input_sites(self)
 
