@@ -13,9 +13,11 @@ import torch
 
 import traindoctor.diagnosis.engine as engine
 import traindoctor.doctor as doctor_module
+from traindoctor.capture.pace import CREDIT_SECONDS, LOOKS, next_look
 from traindoctor.capture.watch import Watch
 from traindoctor.checks.base import Check, Outcome, check, evidence
-from traindoctor.doctor import CREDIT_SECONDS, LOOKS, Doctor, Stopped, next_look
+from traindoctor.doctor import Doctor, Stopped
+from traindoctor.exams import agenda
 from traindoctor.exams.base import Exam, exam
 from traindoctor.record import Record, open_record
 
@@ -45,7 +47,7 @@ class Clinic:
         self.exams: dict[str, Exam] = {}
         self.calls: list[tuple[str, int]] = []
         self.monkeypatch = monkeypatch
-        monkeypatch.setattr(doctor_module, "load", lambda name: self.exams[name])
+        monkeypatch.setattr(agenda, "load", lambda name: self.exams[name])
 
     def checks(self, *checks: Check) -> None:
         judge = engine.diagnose
@@ -120,10 +122,10 @@ def test_an_exam_asked_for_again_waits_until_the_run_is_twice_as_far(
     clinic.add("again", 1, lambda patient: {})
     doctor = Doctor(watch, quiet=True, exams=clinic.table)
     train(100)
-    steps = doctor._attempts["again"]
+    steps = doctor.agenda.attempts["again"]
     assert steps[0] == 1
     assert all(later >= 2 * earlier for earlier, later in pairwise(steps))
-    assert len(steps) <= doctor_module.MAX_ATTEMPTS
+    assert len(steps) <= agenda.MAX_ATTEMPTS
 
 
 def test_a_costly_exam_waits_for_the_end(clinic: Clinic, watch: Watch) -> None:
@@ -132,7 +134,7 @@ def test_a_costly_exam_waits_for_the_end(clinic: Clinic, watch: Watch) -> None:
     doctor = Doctor(watch, quiet=True, exams=clinic.table, after=30.0)
     train(5)
     assert clinic.calls == []
-    doctor._prices["peek"] = 5.0  # a price that fits the time after the end, not the budget
+    doctor.agenda.prices["peek"] = 5.0  # a price that fits the time after the end, not the budget
     diagnosis = doctor.finish()
     assert clinic.calls == [("peek", 0)]
     assert diagnosis is not None
@@ -144,9 +146,9 @@ def test_what_is_proven_exactly_needs_no_experiment(clinic: Clinic, watch: Watch
     clinic.add("peek", 1, lambda patient: {"moved": 0.5})
     clinic.add("again", 100, lambda patient: {})
     doctor = Doctor(watch, quiet=True, exams=clinic.table)
-    doctor._prices["again"] = 1e9
+    doctor.agenda.prices["again"] = 1e9
     train(3)
-    doctor._prices["again"] = 0.0
+    doctor.agenda.prices["again"] = 0.0
     doctor.finish()
     assert clinic.calls == [("peek", 0)]
 
@@ -178,9 +180,9 @@ def test_without_a_budget_nothing_is_examined_while_the_script_runs(
 
 def test_the_allowance_is_the_credit_of_the_first_seconds(clinic: Clinic, watch: Watch) -> None:
     doctor = Doctor(watch, exams={})
-    assert doctor.allowance == pytest.approx(0.02 * CREDIT_SECONDS)
-    doctor.spent = 1.0
-    assert doctor.allowance == pytest.approx(0.02 * CREDIT_SECONDS - 1.0, abs=0.01)
+    assert doctor.pace.allowance == pytest.approx(0.02 * CREDIT_SECONDS)
+    doctor.pace.spent = 1.0
+    assert doctor.pace.allowance == pytest.approx(0.02 * CREDIT_SECONDS - 1.0, abs=0.01)
 
 
 def test_stop_when_sick_ends_the_training(clinic: Clinic, watch: Watch) -> None:

@@ -11,36 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from traindoctor.capture.pace import Pace
 from traindoctor.checks.base import Outcome
 from traindoctor.diagnosis import Diagnosis, diagnose, wanted
 from traindoctor.diagnosis.engine import URGENT
 from traindoctor.diagnosis.verdict import COSTS_ONLY_TIME, OUTCOME_ONLY
-from traindoctor.exams import EXAMS, load
-from traindoctor.record import ExamResult, StoredRecord, open_record, record_path
+from traindoctor.exams import EXAMS
+from traindoctor.exams.agenda import Agenda
+from traindoctor.record import StoredRecord, open_record, record_path
 from traindoctor.report.json import as_dict
 
 if TYPE_CHECKING:
     from traindoctor.capture.watch import Watch
     from traindoctor.report.html import Notebook
-
-# The budget's credit of so many seconds is given in advance: at 2 % 1.2 seconds, so that what is wrong from
-# the first step is proven within the first steps. It is paid back: no more is spent until it is earned.
-CREDIT_SECONDS = 60.0
-# Completed steps at which the record is looked at; then each 1.6 times the last.
-LOOKS = (1, 2, 3, 5, 8, 13, 20, 30, 50, 80)
-LOOK_GROWTH = 1.6
-# Between looks an exam that was not affordable is tried again every so many steps.
-EXAM_EVERY = 5
-# A check may ask for an exam again, on a later step. Twice as far each time, and not for ever.
-MAX_ATTEMPTS = 6
-# An exam of so few training steps is cheap whatever the clock said so far.
-CHEAP_STEPS = 10.0
-# An exam of more training steps than this repeats the training: an experiment.
-EXPERIMENT_STEPS = 50.0
-# A script that is stopped by the clock has made so many steps: the tapes of the first and of a later one.
-FEWEST_STEPS = 4
-# Exams whose price nobody has told or learned.
-UNKNOWN_SECONDS = 0.5
 
 
 class Stopped(KeyboardInterrupt):
@@ -68,35 +51,33 @@ class Doctor:
     ) -> None:
         self.watch = watch
         self.after = after
-        self.stop_seconds = stop_seconds
-        """The script's own seconds after its first step at which it is stopped, though steps are left."""
-        self.exam_seconds = exam_seconds
-        """Own seconds while the script runs, instead of the budget's share."""
+        self.pace = Pace(
+            watch.governor,
+            stop_after=stop_after,
+            stop_seconds=stop_seconds,
+            exam_seconds=exam_seconds,
+        )
+        self.agenda = Agenda(
+            watch.patient,
+            step_seconds=lambda: watch.governor.step_seconds,
+            fault=lambda text: watch.record_writer.note("fault", text),
+            exams=exams,
+        )
         self.also = also
         """Exams to make at the end whether a check asks for them or not."""
-        self.stop_after = stop_after
         self.stop_when_sick = stop_when_sick
         self.quiet = quiet
         self.stream = stream
-        self.exams = exams
         self.diagnosis: Diagnosis | None = None
         self.proven: dict[str, int] = {}
         """Cause -> completed steps when it was first likely or confirmed."""
         self.confirmed: list[str] = []
         """Roots that were confirmed while the script ran, and said."""
-        self.spent = 0.0
-        """Own seconds of this thread while the script ran."""
         self.asked: dict[str, set[str]] = {}
         """Exam performed -> the causes that wanted it."""
         self.when_finished: list[Callable[[Diagnosis | None], None]] = []
         """Called with the verdict once the record is closed (boards)."""
         self._record: StoredRecord | None = None
-        self._attempts: dict[str, list[int]] = {}
-        self._prices: dict[str, float] = {}
-        self._began = time.perf_counter()
-        self._first_step: float | None = None
-        self._next_look = LOOKS[0]
-        self._next_exam = sys.maxsize
         self._open: list[Outcome] = []
         self._finished = False
         watch.listeners.append(self.on_step)
@@ -106,48 +87,29 @@ class Doctor:
     def on_step(self, step: int) -> None:
         """A step is complete. Replicas leave the examining to rank 0: they run the same program."""
         completed = step + 1
-        if self.stop_after is not None and self._enough(completed):
+        if self.pace.enough(completed):
             raise Stopped("traindoctor has seen enough steps")
-        if self.watch.rank or completed < min(self._next_look, self._next_exam):
+        if self.watch.rank or not self.pace.anything_due(completed):
             return
         began = time.thread_time()
         try:
-            if completed >= self._next_look:
-                self._next_look = next_look(completed)
-                if self.allowance <= 0:
+            if self.pace.look_due(completed):
+                if self.pace.allowance <= 0:
                     return
                 self._look(completed)
             if self._perform_affordable(completed, began):
                 self._look(completed)
-            # What is wanted and not affordable now is not asked about at every step.
-            self._next_exam = completed + EXAM_EVERY if self._open else sys.maxsize
+            self.pace.wait(completed, wanted=bool(self._open))
         finally:
-            self.spent += time.thread_time() - began
+            self.pace.spent += time.thread_time() - began
         if self.stop_when_sick and self.confirmed:
             raise Stopped("traindoctor stopped the run: " + ", ".join(self.confirmed))
-
-    def _enough(self, completed: int) -> bool:
-        assert self.stop_after is not None
-        now = time.perf_counter() - self.spent
-        if self._first_step is None:
-            self._first_step = now
-        late = completed >= FEWEST_STEPS and now - self._first_step > self.stop_seconds
-        return late or completed >= self.stop_after
-
-    @property
-    def allowance(self) -> float:
-        """Seconds that may still be spent now."""
-        if self.exam_seconds is not None:
-            return self.exam_seconds - self.spent
-        budget = self.watch.governor.budget
-        ran = time.perf_counter() - self._began - self.spent
-        return budget * max(CREDIT_SECONDS, ran) - self.spent
 
     def _perform_affordable(self, completed: int, began: float) -> bool:
         """Performs what is wanted and affordable; whether anything was."""
         performed = False
         while True:
-            left = self.allowance - (time.thread_time() - began)
+            left = self.pace.allowance - (time.thread_time() - began)
             name = self._choose(completed, left)
             if name is None:
                 return performed
@@ -158,11 +120,12 @@ class Doctor:
 
     def _choose(self, completed: int, seconds: float, *, ended: bool = False) -> str | None:
         """The most wanted exam that is due and fits into the seconds."""
-        prices = {wish.exam: self._price(wish.exam, least=ended) for wish in wanted(self._open)}
+        agenda = self.agenda
+        prices = {wish.exam: agenda.price(wish.exam, least=ended) for wish in wanted(self._open)}
         for wish in wanted(self._open, costs=prices):
-            affordable = prices[wish.exam] <= seconds or (self._cheap(wish.exam) and seconds > 0)
-            if affordable and self._due(wish.exam, completed, ended=ended):
-                if not (self.settled and self._is_experiment(wish.exam)):
+            affordable = prices[wish.exam] <= seconds or (agenda.cheap(wish.exam) and seconds > 0)
+            if affordable and agenda.due(wish.exam, completed, ended=ended):
+                if not (self.settled and agenda.is_experiment(wish.exam)):
                     return wish.exam
         return None
 
@@ -175,60 +138,12 @@ class Doctor:
         aside = COSTS_ONLY_TIME | OUTCOME_ONLY
         return (first.status, first.grade) == ("confirmed", "exact") and first.cause not in aside
 
-    def _is_experiment(self, name: str) -> bool:
-        exam = self._load(name)
-        return exam is not None and float(exam.cost) > EXPERIMENT_STEPS
-
-    def _due(self, name: str, completed: int, *, ended: bool) -> bool:
-        """An exam is made once per step at most, and again only when the run has come twice as far."""
-        exam = self._load(name)
-        if exam is None:
-            return False
-        if exam.needs_tape and self.watch.patient.tape is None and not ended:
-            return False  # some script's first step cannot be taped; the second can
-        attempts = self._attempts.get(name, [])
-        if not attempts:
-            return True
-        if len(attempts) >= MAX_ATTEMPTS or attempts[-1] >= completed:
-            return False
-        return ended or completed >= 2 * attempts[-1] + LOOKS[4]
-
-    def _price(self, name: str, *, least: bool = False) -> float:
-        """Seconds: learned where it was performed, else the exam's own guess in steps."""
-        if name in self._prices:
-            return self._prices[name]
-        step = self.watch.governor.step_seconds
-        exam = self._load(name)
-        if exam is None or not step:
-            return UNKNOWN_SECONDS
-        return float(exam.least if least and exam.least else exam.cost) * step
-
-    def _cheap(self, name: str) -> bool:
-        """Let in while anything is left: the first steps are slow and would price it too high."""
-        exam = self._load(name)
-        return exam is not None and name not in self._prices and float(exam.cost) <= CHEAP_STEPS
-
-    def _load(self, name: str) -> Any:
-        """The Exam; None (and never asked again) where it is unknown or cannot be imported."""
-        try:
-            return load(name) if name in self.exams else None
-        except Exception as error:  # an exam that cannot be loaded is one exam less, not a run less
-            self.watch.record_writer.note("fault", f"exam {name} cannot be loaded: {error!r}")
-            self.exams = {key: home for key, home in self.exams.items() if key != name}
-            return None
-
     def _perform(self, name: str, completed: int, *, seconds: float = math.inf) -> None:
-        self._attempts.setdefault(name, []).append(completed)
         wishes = [wish for wish in wanted(self._open) if wish.exam == name]
         self.asked.setdefault(name, set()).update(*(wish.causes for wish in wishes))
-        exam = self._load(name)
-        if exam is None:
-            return
-        began = time.thread_time()
-        self.watch.patient.seconds = seconds
-        result: ExamResult = exam(self.watch.patient)
-        self._prices[name] = time.thread_time() - began
-        self.watch.record_writer.exam(result)
+        result = self.agenda.perform(name, completed, seconds=seconds)
+        if result is not None:
+            self.watch.record_writer.exam(result)
 
     def _look(self, completed: int) -> None:
         """Diagnoses the record so far and tells what is newly proven."""
@@ -284,7 +199,7 @@ class Doctor:
             self.watch.record_writer.note("fault", f"the doctor failed: {text}")
         except KeyboardInterrupt:
             self._say("examining was cut short")
-        self.watch.record_writer.fact("doctor.seconds", self.spent)
+        self.watch.record_writer.fact("doctor.seconds", self.pace.spent)
         if self.diagnosis is not None:
             self.watch.record_writer.fact("verdict", as_dict(self.diagnosis))
         self.watch.close(status)
@@ -326,7 +241,7 @@ class Doctor:
             self._perform_wanted(completed, deadline)
             for name in self.also:
                 left = deadline - time.perf_counter()
-                if name not in self._attempts and self._price(name, least=True) <= left:
+                if name not in self.agenda.attempts and self.agenda.price(name, least=True) <= left:
                     self._perform(name, completed, seconds=left)
             self._look(completed)
             self._perform_wanted(completed, deadline)  # what they measured may ask on
@@ -347,7 +262,8 @@ class Doctor:
     def unmade(self) -> list[str]:
         """Exams that are still wanted: the time was up before their turn."""
         left = [*self.also] if self.settled else [*(w.exam for w in wanted(self._open)), *self.also]
-        return [n for n in dict.fromkeys(left) if n in self.exams and n not in self._attempts]
+        agenda = self.agenda
+        return [n for n in dict.fromkeys(left) if n in agenda.exams and n not in agenda.attempts]
 
     def _note_unmade(self) -> None:
         if self.unmade:
@@ -355,14 +271,6 @@ class Doctor:
             self.watch.record_writer.note(
                 "info", f"not enough time for {names}: allow more with --after SECONDS"
             )
-
-
-def next_look(completed: int) -> int:
-    """The completed steps at which to look next."""
-    for look in LOOKS:
-        if look > completed:
-            return look
-    return int(completed * LOOK_GROWTH)
 
 
 attending: Doctor | None = None

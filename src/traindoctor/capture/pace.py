@@ -1,0 +1,84 @@
+"""The doctor's pace: after which steps it looks, what it may spend, and when a script has run long enough."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+
+from traindoctor.capture.budget import Governor
+
+# The budget's credit of so many seconds is given in advance: at 2 % 1.2 seconds, so that what is wrong from
+# the first step is proven within the first steps. It is paid back: no more is spent until it is earned.
+CREDIT_SECONDS = 60.0
+# Completed steps at which the record is looked at; then each 1.6 times the last.
+LOOKS = (1, 2, 3, 5, 8, 13, 20, 30, 50, 80)
+LOOK_GROWTH = 1.6
+# Between looks an exam that was not affordable is tried again every so many steps.
+EXAM_EVERY = 5
+# A script that is stopped by the clock has made so many steps: the tapes of the first and of a later one.
+FEWEST_STEPS = 4
+
+
+class Pace:
+    """`spent` are own seconds of this thread while the script runs."""
+
+    def __init__(
+        self,
+        governor: Governor,
+        *,
+        stop_after: int | None = None,
+        stop_seconds: float = math.inf,
+        exam_seconds: float | None = None,
+    ) -> None:
+        self.governor = governor
+        self.stop_after = stop_after
+        self.stop_seconds = stop_seconds
+        """The script's own seconds after its first step at which it is stopped, though steps are left."""
+        self.exam_seconds = exam_seconds
+        """Own seconds while the script runs, instead of the budget's share."""
+        self.spent = 0.0
+        self._began = time.perf_counter()
+        self._first_step: float | None = None
+        self._next_look = LOOKS[0]
+        self._next_exam = sys.maxsize
+
+    def enough(self, completed: int) -> bool:
+        """Whether the script is to be stopped: by steps, or by the clock."""
+        if self.stop_after is None:
+            return False
+        now = time.perf_counter() - self.spent
+        if self._first_step is None:
+            self._first_step = now
+        late = completed >= FEWEST_STEPS and now - self._first_step > self.stop_seconds
+        return late or completed >= self.stop_after
+
+    @property
+    def allowance(self) -> float:
+        """Seconds that may still be spent now."""
+        if self.exam_seconds is not None:
+            return self.exam_seconds - self.spent
+        ran = time.perf_counter() - self._began - self.spent
+        return self.governor.budget * max(CREDIT_SECONDS, ran) - self.spent
+
+    def anything_due(self, completed: int) -> bool:
+        return completed >= min(self._next_look, self._next_exam)
+
+    def look_due(self, completed: int) -> bool:
+        """Whether the record is to be looked at; if so, the next look is set."""
+        if completed < self._next_look:
+            return False
+        self._next_look = next_look(completed)
+        return True
+
+    def wait(self, completed: int, *, wanted: bool) -> None:
+        """What is wanted and not affordable now is not asked about at every step."""
+        self._next_exam = completed + EXAM_EVERY if wanted else sys.maxsize
+
+
+def next_look(completed: int) -> int:
+    """The completed steps at which to look next."""
+    for look in LOOKS:
+        if look > completed:
+            return look
+    return int(completed * LOOK_GROWTH)

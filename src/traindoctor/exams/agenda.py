@@ -1,0 +1,98 @@
+"""Which exam is due, what it costs, and its performance: the doctor's book of exams."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from traindoctor.exams import EXAMS, load
+from traindoctor.record import ExamResult
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+
+# A check may ask for an exam again, on a later step. Twice as far each time and some steps more, and not for ever.
+MAX_ATTEMPTS = 6
+AGAIN_AFTER = 8
+# An exam of so few training steps is cheap whatever the clock said so far.
+CHEAP_STEPS = 10.0
+# An exam of more training steps than this repeats the training: an experiment.
+EXPERIMENT_STEPS = 50.0
+# Exams whose price nobody has told or learned.
+UNKNOWN_SECONDS = 0.5
+
+
+class Agenda:
+    """`perform` makes an exam on the patient; what it took is its price from then on."""
+
+    def __init__(
+        self,
+        patient: Patient,
+        *,
+        step_seconds: Callable[[], float],
+        fault: Callable[[str], None],
+        exams: Mapping[str, str] = EXAMS,
+    ) -> None:
+        self.patient = patient
+        self.exams = exams
+        self.attempts: dict[str, list[int]] = {}
+        """Exam -> the completed steps at which it was made."""
+        self.prices: dict[str, float] = {}
+        self._step_seconds = step_seconds
+        self._fault = fault
+
+    def load(self, name: str) -> Any:
+        """The Exam; None (and never asked again) where it is unknown or cannot be imported."""
+        try:
+            return load(name) if name in self.exams else None
+        except Exception as error:  # an exam that cannot be loaded is one exam less, not a run less
+            self._fault(f"exam {name} cannot be loaded: {error!r}")
+            self.exams = {key: home for key, home in self.exams.items() if key != name}
+            return None
+
+    def due(self, name: str, completed: int, *, ended: bool) -> bool:
+        """An exam is made once per step at most, and again only when the run has come twice as far."""
+        exam = self.load(name)
+        if exam is None:
+            return False
+        if exam.needs_tape and self.patient.tape is None and not ended:
+            return False  # some script's first step cannot be taped; the second can
+        attempts = self.attempts.get(name, [])
+        if not attempts:
+            return True
+        if len(attempts) >= MAX_ATTEMPTS or attempts[-1] >= completed:
+            return False
+        return ended or completed >= 2 * attempts[-1] + AGAIN_AFTER
+
+    def price(self, name: str, *, least: bool = False) -> float:
+        """Seconds: learned where it was performed, else the exam's own guess in steps."""
+        if name in self.prices:
+            return self.prices[name]
+        step = self._step_seconds()
+        exam = self.load(name)
+        if exam is None or not step:
+            return UNKNOWN_SECONDS
+        return float(exam.least if least and exam.least else exam.cost) * step
+
+    def cheap(self, name: str) -> bool:
+        """Let in while anything is left: the first steps are slow and would price it too high."""
+        exam = self.load(name)
+        return exam is not None and name not in self.prices and float(exam.cost) <= CHEAP_STEPS
+
+    def is_experiment(self, name: str) -> bool:
+        exam = self.load(name)
+        return exam is not None and float(exam.cost) > EXPERIMENT_STEPS
+
+    def perform(self, name: str, completed: int, *, seconds: float = math.inf) -> ExamResult | None:
+        """None where it cannot be loaded; it counts as tried."""
+        self.attempts.setdefault(name, []).append(completed)
+        exam = self.load(name)
+        if exam is None:
+            return None
+        began = time.thread_time()
+        self.patient.seconds = seconds
+        result: ExamResult = exam(self.patient)
+        self.prices[name] = time.thread_time() - began
+        return result
