@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -236,6 +236,13 @@ ROWS: dict[str, Row] = {
         won_by("loss/n"), {**SGD, "rate": 0.5, "micro": 4}, **SGD, rate=8.0, micro=4
     ),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _runs_end() -> Iterator[None]:
+    """The shared runs hold optimizers: alive, they would be waited for wherever steps are counted."""
+    yield
+    planted.short_run.cache_clear()
 
 
 @pytest.fixture(autouse=True)
