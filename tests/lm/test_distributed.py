@@ -53,9 +53,13 @@ def in_two_processes(run: Path, config: Any) -> None:
         )
         for rank in range(2)
     ]
-    for process in ranks:
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
+    try:
+        for process in ranks:
+            _, errors = process.communicate(timeout=240)
+            assert process.returncode == 0, errors
+    finally:
+        for process in ranks:
+            process.kill()
 
 
 def losses(run: Path, name: str = "loss") -> list[float]:
@@ -81,6 +85,13 @@ def test_two_processes_have_the_curve_of_one(tmp_path: Path, tiny: Any, shard: b
     train(one, config.replace(steps=8))
     train(two, config.replace(steps=8))
     assert losses(two)[6:] == pytest.approx(losses(one)[6:], abs=1e-3)
+
+
+def test_two_processes_and_a_clock(tmp_path: Path, tiny: Any) -> None:
+    in_two_processes(tmp_path, tiny(minutes=0.05, eval_every=1000, sample_tokens=0))
+    # The rate has followed the clock to its end, over many readings of the losses.
+    assert len(losses(tmp_path)) > 20
+    assert losses(tmp_path, "lr")[-1] < 0.2 * max(losses(tmp_path, "lr"))
 
 
 def test_a_batch_that_cannot_be_shared_is_told() -> None:

@@ -170,7 +170,7 @@ class Training:
     def step(self) -> None:
         """One optimizer step: forward and backward passes, clipping, update."""
         settings, step = self.config.train, self.state.step
-        lr = learning_rate(settings, step, self._share(), self.total_steps)
+        lr = learning_rate(settings, step, self._share(self._elapsed()), self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         if self.config.model.dropout:
@@ -251,7 +251,8 @@ class Training:
                     grad_norm=norms[-1],
                     seconds=seconds,
                     tokens_per_second=speed,
-                    share=self._share(),
+                    # By this rank's clock: the others are not here to be asked.
+                    share=self._share(seconds),
                 )
             )
         bad = [row for row in rows if not math.isfinite(row["loss"])]
@@ -332,14 +333,16 @@ class Training:
             return "interrupted"
         return ""
 
-    def _share(self) -> float:
-        """How much of the run is over, from 0 to 1."""
+    def _share(self, seconds: float) -> float:
+        """How much of the run is over after so many seconds, from 0 to 1."""
         if self.config.train.minutes:
-            return min(self._elapsed() / (self.config.train.minutes * 60), 1.0)
+            return min(seconds / (self.config.train.minutes * 60), 1.0)
         return min(self.state.step / self.total_steps, 1.0) if self.total_steps else 0.0
 
     def _elapsed(self) -> float:
-        return self.world.first(time.monotonic() - self.begun)
+        """Seconds of training; where the clock decides, rank 0's, and all ranks have to ask together."""
+        seconds = time.monotonic() - self.begun
+        return self.world.first(seconds) if self.config.train.minutes else seconds
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if not self.bf16:
