@@ -107,8 +107,8 @@ def ours(run: Path, arguments: argparse.Namespace) -> Contender:
     def steps(count: int) -> None:
         for _ in range(count):
             training.step()
-        training.read_losses()
-        assert math.isfinite(training.last_loss)
+        training.readings.read()
+        assert math.isfinite(training.readings.last_loss)
 
     return Contender(steps, training.forward)
 

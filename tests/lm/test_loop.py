@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from traindoctor.errors import CheckpointError, TraindoctorError
-from traindoctor.lm import checkpoint, loop
+from traindoctor.lm import checkpoint, choices, loop
 from traindoctor.lm.callbacks import Callbacks, Plan, Progress, Validation
 from traindoctor.lm.loop import train
 from traindoctor.lm.sources import load_config
@@ -248,7 +248,7 @@ def test_the_fused_loss_is_chosen_for_large_vocabularies_unless_logits_are_looke
         chosen.append(model.fused_loss)
 
     for classes, needs_logits in ((10**6, False), (10, False), (10, True)):
-        monkeypatch.setattr(loop, "FUSED_CLASSES", classes)
+        monkeypatch.setattr(choices, "FUSED_CLASSES", classes)
         train(
             tmp_path / str(len(chosen)),
             tiny(steps=1, sample_tokens=0),
