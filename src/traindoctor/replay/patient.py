@@ -54,8 +54,9 @@ class Patient:
 
     @property
     def tape(self) -> StepTape | None:
-        """The latest tape."""
-        return self.tapes[max(self.tapes)] if self.tapes else None
+        """The latest tape whose loss is finite: of a step that broke there is little to ask. Else the latest."""
+        sound = [step for step, tape in self.tapes.items() if math.isfinite(tape.loss)]
+        return self.tapes[max(sound or self.tapes)] if self.tapes else None
 
     @property
     def first_tape(self) -> StepTape | None:
