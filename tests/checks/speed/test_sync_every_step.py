@@ -75,3 +75,27 @@ def test_the_step_after_a_disturbed_one_is_left_out_too() -> None:
         facts={"env": {"device": "NVIDIA H200"}},
     )
     assert isinstance(sync_every_step(made), Clear)
+
+
+def always_measured(steps: int, *, idle: float, own: float) -> Record:
+    """A short run, every step of which holds our own work, all of it while the device was idle."""
+    return make_record(
+        {
+            "sync.reads": [1.0] * steps,
+            "time.step": [0.03 + own] * steps,
+            "sync.idle": [idle + own] * steps,
+            "self.seconds": [own] * steps,
+        },
+        facts={"env": {"device": "NVIDIA H200"}},
+    )
+
+
+def test_idleness_far_beyond_our_own_time_is_named_in_any_step() -> None:
+    found = sync_every_step(always_measured(20, idle=0.02, own=0.005))
+    assert isinstance(found, Finding)
+    # the last step's successor is not known: its own time is taken off once only
+    assert found.evidence[0].value == pytest.approx((0.02 - 0.005) / 0.035)
+
+
+def test_idleness_that_may_be_ours_is_left_open() -> None:
+    assert isinstance(sync_every_step(always_measured(20, idle=0.001, own=0.02)), NotJudged)

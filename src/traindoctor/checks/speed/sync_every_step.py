@@ -32,7 +32,7 @@ def sync_every_step(record: Record) -> Outcome | None:
     Keep the loss as a tensor (`running += loss.detach()`) and read it every 50 or 100 steps.
     ## When it stays silent
     On a CPU there is nothing to wait for. Reading is common in sound scripts: only idle time counts, in steps in which
-    traindoctor itself did little.
+    traindoctor itself did little, or what is left of it when all of our own time is taken off.
     """
     environment = record.fact("env")
     if environment is None:
@@ -47,11 +47,15 @@ def sync_every_step(record: Record) -> Outcome | None:
     step = record.get("time.step")
     if idle is None or len(idle) < FEWEST or step is None or not len(step):
         return sync_every_step.not_judged("the idle time of the device was not measured")
-    loud = disturbed(record.get("self.seconds"), step)
-    idle, step = (series.take(~np.isin(series.steps, loud)) for series in (idle, step))
-    if len(idle) < FEWEST or not len(step):
-        return sync_every_step.not_judged("our own measurements fill most of the steps so far")
-    share = idle.median() / max(1e-9, step.median())
+    own = record.get("self.seconds")
+    loud = disturbed(own, step)
+    quiet_idle, quiet_step = (x.take(~np.isin(x.steps, loud)) for x in (idle, step))
+    if len(quiet_idle) >= FEWEST and len(quiet_step):
+        share = quiet_idle.median() / max(1e-9, quiet_step.median())
+    else:
+        share = least_share(idle, step, own)
+        if share < IDLE_SHARE:
+            return sync_every_step.not_judged("our own measurements fill most of the steps so far")
     if share < IDLE_SHARE:
         return sync_every_step.clear(
             f"reads leave the device idle for {100 * share:.0f} % of a step"
@@ -73,3 +77,15 @@ def disturbed(own: Series | None, step: Series) -> np.ndarray:
     usual = float(np.percentile(step.values, 25))
     loud = own.steps[own.values > DISTURBED * usual]
     return np.union1d(loud, loud + 1)
+
+
+def least_share(idle: Series, step: Series, own: Series | None) -> float:
+    """The median share that cannot be ours: as if all we did in a step and in the next had been done while it was idle."""
+    ours = {} if own is None else dict(zip(own.steps.tolist(), own.values.tolist()))
+    lengths = dict(zip(step.steps.tolist(), step.values.tolist()))
+    shares = [
+        (seconds - ours.get(n, 0.0) - ours.get(n + 1, 0.0)) / lengths[n]
+        for n, seconds in zip(idle.steps.tolist(), idle.values.tolist())
+        if n in lengths
+    ]
+    return float(np.median(shares)) if len(shares) >= FEWEST else 0.0

@@ -10,6 +10,11 @@ rounded to bfloat16 would be off by a few percent in probability. Everything per
 
 so dH = F (E @ W) and dW = E.T @ (F H): the logits are neither stored in float32 nor read again.
 Once F is known `exp_logits` can also write F * E itself (SCALED), for classes that are done twice.
+
+Exponents are kept in powers of 2: E = 2^(x * LOG2_E - c2), one multiply-add and one instruction of the
+device for each logit. c is then c2 / LOG2_E by definition, with the same rounded constant.
+Rows lie in an order in which the ignored ones come last (`valid_first`), so that whole tiles of them
+are zeros and cost no product.
 """
 
 from __future__ import annotations
@@ -21,6 +26,38 @@ from traindoctor.kernels.device.arithmetic import terms
 
 # A row whose sum exceeds this (a logit 60 nats above c) is done again by `repair`.
 LARGEST_SUM = tl.constexpr(1e26)
+LOG2_E = tl.constexpr(1.4426950216293335)  # as float32 has it
+
+
+@triton.jit
+def _exp2(x, INTERPRETED: tl.constexpr):
+    """2^x by the device's own instruction; results below 1e-38, which it would take pains with, become 0."""
+    if INTERPRETED:
+        return tl.exp2(x)
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def valid_first(targets, order, num_valid, N, ignore_index, BLOCK: tl.constexpr):
+    """order (N,): the rows that count, then the ignored ones, each in their own order. One program."""
+    found = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, N, BLOCK):
+        rows = start + tl.arange(0, BLOCK)
+        target = tl.load(targets + rows, mask=rows < N, other=ignore_index)
+        found += (target != ignore_index).to(tl.int32)
+    total = tl.sum(found, 0)
+    tl.store(num_valid, total)
+    valid_before = tl.full((), 0, tl.int32)
+    for start in range(0, N, BLOCK):
+        rows = start + tl.arange(0, BLOCK)
+        target = tl.load(targets + rows, mask=rows < N, other=ignore_index)
+        counts = (target != ignore_index).to(tl.int32)
+        rank = valid_before + tl.cumsum(counts, 0)
+        place = tl.where(counts != 0, rank - 1, total + rows - rank)
+        tl.store(order + place, rows.to(tl.int64), mask=rows < N)
+        valid_before += tl.sum(counts, 0)
 
 
 @triton.jit
@@ -30,8 +67,10 @@ def references(
     bias,
     targets,
     sample,
+    order,
     target_logits,
     reference,
+    targets_in_order,
     V,
     D,
     num_samples,
@@ -41,8 +80,12 @@ def references(
     SAMPLES: tl.constexpr,
     BIAS: tl.constexpr,
 ):
-    """x_t = hidden . weight[t], and c = the larger of x_t and of a sample of the row's other logits."""
-    row = tl.program_id(0).to(tl.int64)
+    """x_t = hidden . weight[t], and c = the larger of x_t and of a sample of the row's other logits.
+
+    hidden, targets and sample as they were given; what is written lies in `order`.
+    """
+    place = tl.program_id(0)
+    row = tl.load(order + place)
     target = tl.load(targets + row)
     known = (target >= 0) & (target < V) & (target != ignore_index)
     column = tl.where(known, target, 0).to(tl.int64)
@@ -60,8 +103,9 @@ def references(
         x_t += tl.load(bias + column).to(tl.float32)
         sampled += tl.load(bias + index * sample_step, mask=other, other=0.0).to(tl.float32)
     c = tl.maximum(tl.max(sampled, 0), x_t)
-    tl.store(target_logits + row, tl.where(known, x_t, float("nan")))
-    tl.store(reference + row, c)
+    tl.store(target_logits + place, tl.where(known, x_t, float("nan")))
+    tl.store(reference + place, c * LOG2_E)
+    tl.store(targets_in_order + place, target)
 
 
 @triton.jit
@@ -74,6 +118,8 @@ def exp_logits(
     reference,
     sums,
     factors,
+    num_valid,
+    first,
     n,
     V,
     D,
@@ -86,11 +132,16 @@ def exp_logits(
     SCALED: tl.constexpr,
     BIAS: tl.constexpr,
     FLATTEN: tl.constexpr,
-    WIDEN: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):
-    """E and its row sums without the target, for tiles (BLOCK_N, BLOCK_V); operands by TMA descriptor."""
-    row_tiles = tl.cdiv(n, BLOCK_N)
-    tiles = row_tiles * tl.cdiv(columns, BLOCK_V)
+    """E and its row sums without the target, for tiles (BLOCK_N, BLOCK_V); operands by TMA descriptor.
+
+    The rows are those from `first` on of all rows, of which the first `num_valid` count.
+    """
+    valid = tl.minimum(tl.maximum(tl.load(num_valid) - first, 0), n)
+    row_tiles = tl.cdiv(valid, BLOCK_N)
+    column_tiles = tl.cdiv(columns, BLOCK_V)
+    tiles = row_tiles * column_tiles
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=FLATTEN):
         # Rows first: neighbours share a tile of the weight, and the hidden chunk stays in the cache.
         first_row = (tile % row_tiles) * BLOCK_N
@@ -100,7 +151,7 @@ def exp_logits(
         for k in range(0, D, BLOCK_D):
             h = hidden.load([first_row, k])
             w = weight.load([first_column, k])
-            if WIDEN:
+            if INTERPRETED:
                 # Triton's interpreter multiplies the bits of bfloat16 as if they were integers.
                 x = tl.dot(h.to(tl.float32), w.to(tl.float32).T, x)
             else:
@@ -108,25 +159,36 @@ def exp_logits(
         rows = first_row + tl.arange(0, BLOCK_N)
         cols = first_column + tl.arange(0, BLOCK_V)
         target = tl.load(targets + rows, mask=rows < n, other=ignore_index)
-        c = tl.load(reference + rows, mask=rows < n, other=0.0)
+        c2 = tl.load(reference + rows, mask=rows < n, other=0.0)
         if BIAS:
             x += tl.load(bias + cols, mask=cols < V, other=0.0).to(tl.float32)[None, :]
         if first_column + BLOCK_V > V:
             x += tl.where(cols < V, 0.0, float("-inf"))[None, :]
-        # exp(x - inf) = 0: an ignored row needs no test of its own
-        c = tl.where(target == ignore_index, float("inf"), c)
-        e = tl.where(cols[None, :] == target[:, None], 0.0, tl.exp(x - c[:, None]))
+        # 2^(x - inf) = 0: an ignored row needs no test of its own
+        c2 = tl.where(rows < valid, c2, float("inf"))
+        e = _exp2(tl.fma(x, LOG2_E, -c2[:, None]), INTERPRETED)
+        here = (target >= first_column) & (target < first_column + BLOCK_V)
+        if tl.max(here.to(tl.int32), 0) > 0:
+            e = tl.where(cols[None, :] == target[:, None], 0.0, e)
         if SCALED:
             e *= tl.load(factors + rows, mask=rows < n, other=0.0)[:, None]
         else:
             tl.store(sums + column_tile * n + rows, tl.sum(e, 1), mask=rows < n)
         if STORE:
             exponentials.store([first_row, first_column], e.to(tl.bfloat16))
+    if STORE:
+        # The products that follow read these tiles too.
+        empty_tiles = (tl.cdiv(n, BLOCK_N) - row_tiles) * column_tiles
+        nothing = tl.zeros((BLOCK_N, BLOCK_V), tl.bfloat16)
+        for tile in range(tl.program_id(0), empty_tiles, tl.num_programs(0)):
+            first_row = (row_tiles + tile // column_tiles) * BLOCK_N
+            exponentials.store([first_row, (tile % column_tiles) * BLOCK_V], nothing)
 
 
 @triton.jit
-def _finish(x_t, c, S, weight, z_loss):
+def _finish(x_t, c2, S, weight, z_loss):
     """(loss, F, E at the target) of rows, in float64."""
+    c = c2.to(tl.float64) / LOG2_E
     loss, lse, factor, p_t, gradient_t = terms(x_t, c, S)
     pull = 1.0 + 2.0 * z_loss * lse
     loss += z_loss * lse * lse
@@ -153,22 +215,26 @@ def finish_rows(
     ignore_index,
     z_loss,
     ROWS: tl.constexpr,
+    TILES: tl.constexpr,
     STORE: tl.constexpr,
 ):
     """From the tiles' sums to losses, factors and target gradients; marks rows whose c was too small."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     present = rows < n
     S = tl.zeros((ROWS,), tl.float64)
-    for tile in range(column_tiles):
-        S += tl.load(sums + tile * n + rows, mask=present, other=0.0).to(tl.float64)
+    for first in range(0, column_tiles, TILES):
+        tiles = first + tl.arange(0, TILES)
+        at = sums + tiles[:, None] * n + rows[None, :]
+        inside = (tiles < column_tiles)[:, None] & present[None, :]
+        S += tl.sum(tl.load(at, mask=inside, other=0.0).to(tl.float64), 0)
     target = tl.load(targets + rows, mask=present, other=ignore_index)
     counts = target != ignore_index
     x_t = tl.load(target_logits + rows, mask=present, other=0.0)
-    c = tl.load(reference + rows, mask=present, other=0.0)
+    c2 = tl.load(reference + rows, mask=present, other=0.0)
     weight = tl.full((ROWS,), 0.0, tl.float64)
     if STORE:
         weight = tl.load(weights + rows, mask=present, other=0.0).to(tl.float64)
-    loss, factor, at_target = _finish(x_t, c, S, weight, z_loss)
+    loss, factor, at_target = _finish(x_t, c2, S, weight, z_loss)
     tl.store(losses + rows, tl.where(counts, loss, 0.0), mask=present)
     tl.store(broken + rows, (counts & (S > LARGEST_SUM)).to(tl.int8), mask=present)
     if STORE:
@@ -190,6 +256,18 @@ def place_targets(targets, target_gradients, gradient, n, first, columns, ROWS: 
     at = rows.to(tl.int64) * columns + column
     here = present & (column >= 0) & (column < columns)
     tl.store(gradient + at, value.to(tl.bfloat16), mask=here)
+
+
+@triton.jit
+def scatter_scaled(product, factors, order, gradient, D, BLOCK: tl.constexpr):
+    """gradient[order[i]] = factors[i] * product[i], rows of D."""
+    place = tl.program_id(0).to(tl.int64)
+    row = tl.load(order + place)
+    factor = tl.load(factors + place)
+    for first in range(0, D, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        value = tl.load(product + place * D + at, mask=at < D, other=0.0) * factor
+        tl.store(gradient + row * D + at, value.to(gradient.dtype.element_ty), mask=at < D)
 
 
 @triton.jit
@@ -245,22 +323,21 @@ def repair(
             shift = tl.where(new == float("-inf"), 0.0, new)
             S = S * tl.exp(m - shift).to(tl.float64) + tl.sum(tl.exp(x - shift), 0).to(tl.float64)
             m = new
-        # As everywhere in the fused loss: c is at least x_t.
-        c = tl.maximum(m, x_t)
-        S = S * tl.exp(m - c).to(tl.float64)
+        c2 = tl.maximum(m, x_t) * LOG2_E
+        S = S * tl.exp(m.to(tl.float64) - c2.to(tl.float64) / LOG2_E)
         weight_of_row = tl.full((), 0.0, tl.float64)
         if STORE:
             weight_of_row = tl.load(weights + row).to(tl.float64)
-        loss, factor, at_target = _finish(x_t, c, S, weight_of_row, z_loss)
+        loss, factor, at_target = _finish(x_t, c2, S, weight_of_row, z_loss)
         tl.store(losses + row, loss)
         if STORE:
             tl.store(factors + row, factor.to(tl.float32))
-            tl.store(reference + row, c)
+            tl.store(reference + row, c2)
             tl.store(target_gradients + row, (at_target * factor).to(tl.float32))
             for first in range(0, columns, BLOCK_V):
                 cols = first + tl.arange(0, BLOCK_V)
                 x = _logits_block(hidden, weight, bias, row, cols, V, D, BLOCK_D, BIAS)
-                e = tl.where(cols < V, tl.exp(x - c), 0.0)
+                e = tl.where(cols < V, tl.exp2(tl.fma(x, LOG2_E, -c2)), 0.0)
                 e = tl.where(cols == target, at_target.to(tl.float32), e)
                 at = exponentials + row * columns + cols
                 tl.store(at, e.to(tl.bfloat16), mask=cols < columns)

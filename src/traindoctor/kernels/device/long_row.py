@@ -152,7 +152,8 @@ def long_row(
             # everything so far may be -inf (masked vocabulary)
             shift = tl.where(own == float("-inf"), 0.0, own)
             e = exp_below_0(x - shift, ACCURATE)
-            S = tl.sum(tl.sum(e, 1), 0)
+            # float32 within a vector, float64 across: the loss of a sure row is as good as this sum
+            S = tl.sum(tl.sum(e, 1).to(tl.float64), 0)
         else:
             lane_max = tl.full((BLOCK // VECTOR,), float("-inf"), tl.float32)
             lane_sum = tl.zeros((BLOCK // VECTOR,), tl.float32)
@@ -180,13 +181,12 @@ def long_row(
             own = tl.maximum(tl.max(lane_max, 0), edge_max)
             shift = tl.where(own == float("-inf"), 0.0, own)
             lane_sum = (lane_sum + lane_lost) * exp_below_0(lane_max - shift, True)
-            S = tl.sum(lane_sum, 0)
+            S = tl.sum(lane_sum.to(tl.float64), 0)
             if SMOOTH:
                 about += tl.sum(lane_about, 0)
         edge_e = tl.where(in_edge, exp_below_0(edge_others - shift, ACCURATE), 0.0)
-        S += tl.sum(edge_e, 0)
+        S += tl.sum(edge_e.to(tl.float64), 0)
         m = own
-        S = S.to(tl.float64)
         if PARTS > 1:
             m, S = _exchange(own, S, part, row, pairs, arrivals, PARTS, PARTS_BLOCK, ACCURATE)
         m = tl.where(m == float("-inf"), x_t, m)

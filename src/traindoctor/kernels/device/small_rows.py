@@ -65,7 +65,8 @@ def small_rows(
     m = tl.max(others, 1)
     m = tl.where(m == float("-inf"), x_t, m)
     e = tl.where(inside & (is_target == 0), exp_below_0(others - m[:, None], ACCURATE), 0.0)
-    S = tl.sum(e, 1)
+    # float64: the loss of a sure row is as good as this sum
+    S = tl.sum(e.to(tl.float64), 1)
     mean = x_t.to(tl.float64)
     if SMOOTH:
         x_0 = origin(tl.load(logits + start, mask=counts, other=0.0).to(tl.float32))

@@ -151,6 +151,8 @@ def fused(
     padded = PaddedWeight(weight)
     columns = triton.cdiv(V, ALIGNMENT) * ALIGNMENT
     numbers = references(hidden, weight, bias, targets, ignore_index)
+    order = numbers.order
+    weights = None if weights is None else weights[order]
     dhidden = torch.empty(N, D, dtype=wanted.hidden, device=device) if wanted.hidden else None
     dweight: WeightGradient | None = None
     if wanted.weight == torch.bfloat16 and 4 * V * D > LARGEST_FLOAT32_GRADIENT:
@@ -164,15 +166,15 @@ def fused(
     weight_tiles = TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width])
     for start in range(0, N, step):
         part = slice(start, min(start + step, N))
-        h = hidden[part]
-        e = E[: len(h)] if store else E
         of_rows = numbers.part(part)
+        h = hidden[of_rows.order]
+        e = E[: len(h)] if store else E
         exponentials(
             h,
             weight,
             bias,
-            targets[part],
             of_rows,
+            start,
             weights[part] if weights is not None and store else None,
             e,
             ignore_index=ignore_index,
@@ -186,41 +188,54 @@ def fused(
         e = e[:, : padded.columns]
         factors = of_rows.factors
         if dhidden is not None:
-            torch.mul(padded.hidden_gradient(e), factors.unsqueeze(1), out=dhidden[part])
+            launch(
+                fused_linear.scatter_scaled,
+                len(h),
+                (padded.hidden_gradient(e), factors, of_rows.order, dhidden),
+                (D,),
+                (min(1024, power_of_2(D)),),
+                num_warps=4,
+            )
         if dweight is not None:
-            scaled = torch.empty_like(h)
-            torch.mul(h, factors.unsqueeze(1), out=scaled)
-            dweight.add(e, scaled)
+            dweight.add(e, h.mul_(factors.unsqueeze(1)))
         if dbias is not None:
             dbias += _column_sums(e, factors)[:V]
     # Their memory is wanted for what follows.
     E = e = torch.empty(0)
 
-    def gradient_of_classes(first: int, out: Tensor) -> None:
-        scaled_exponentials(hidden, weight, bias, targets, numbers, first, out, tiles)
+    def again(first: int, out: Tensor, in_order: Tensor) -> None:
+        scaled_exponentials(in_order, weight, bias, numbers, first, out, tiles)
 
-    return numbers.losses, Gradients(
+    return torch.empty_like(numbers.losses).index_copy_(0, order, numbers.losses), Gradients(
         hidden=dhidden,
-        weight=None if dweight is None else dweight.finish(hidden, gradient_of_classes, room)[:V],
+        weight=None if dweight is None else dweight.finish(hidden, order, again, room)[:V],
         bias=None if dbias is None else dbias.to(wanted.bias),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowNumbers:
-    """What is known of each row; each (n,), float32 but for the losses (float64)."""
+    """What is known of each row, those that count first; each (n,), float32 where nothing else is said."""
 
+    order: Tensor
+    """which of the rows as they were given this is (int64)"""
+    num_valid: Tensor
+    """(1,): how many of all rows count (int32)"""
+    targets: Tensor
+    """int64"""
     target_logits: Tensor
     reference: Tensor
-    """c, a number near the largest logit"""
+    """c2, near the largest logit in powers of 2"""
     losses: Tensor
+    """float64"""
     factors: Tensor
     """F: the gradient of the logits is F * E"""
     target_gradients: Tensor
     """the gradient of the target's logit"""
 
     def part(self, rows: slice) -> RowNumbers:
-        return RowNumbers(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        parts = {field.name: getattr(self, field.name)[rows] for field in fields(self)}
+        return RowNumbers(**{**parts, "num_valid": self.num_valid})
 
 
 def _column_sums(e: Tensor, factors: Tensor) -> Tensor:
@@ -235,13 +250,18 @@ def _column_sums(e: Tensor, factors: Tensor) -> Tensor:
 def references(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, ignore_index: int
 ) -> RowNumbers:
-    """The target's logit x_t and a number c near the largest logit, for every row; room for the rest."""
+    """The order of the rows, the target's logit x_t and a number near the largest one; room for the rest."""
     (N, D), V = hidden.shape, weight.shape[0]
     device = hidden.device
+    order, in_order = (torch.empty(N, dtype=torch.int64, device=device) for _ in range(2))
+    num_valid = torch.empty(1, dtype=torch.int32, device=device)
     target_logits, reference, factors, target_gradients = (
         torch.empty(N, dtype=torch.float32, device=device) for _ in range(4)
     )
     numbers = RowNumbers(
+        order=order,
+        num_valid=num_valid,
+        targets=in_order,
         target_logits=target_logits,
         reference=reference,
         losses=torch.empty(N, dtype=torch.float64, device=device),
@@ -250,6 +270,14 @@ def references(
     )
     if N == 0:
         return numbers
+    launch(
+        fused_linear.valid_first,
+        1,
+        (targets, order, num_valid),
+        (N, ignore_index),
+        (4096,),
+        num_warps=16,
+    )
     sample_step = triton.cdiv(V, SAMPLES)
     sample = mm(hidden, weight[::sample_step].t())  # (N, about SAMPLES)
     num_samples = sample.shape[1]
@@ -262,8 +290,10 @@ def references(
             bias if bias is not None else sample,
             targets,
             sample,
+            order,
             target_logits,
             reference,
+            in_order,
         ),
         (V, D, num_samples, sample_step, ignore_index),
         (min(1024, power_of_2(D)), power_of_2(num_samples), bias is not None),
@@ -276,8 +306,8 @@ def exponentials(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    targets: Tensor,
     numbers: RowNumbers,
+    first: int,
     weights: Tensor | None,
     E: Tensor,
     *,
@@ -286,7 +316,10 @@ def exponentials(
     tiles: Tiles,
     weight_tiles: TensorDescriptor | None = None,
 ) -> None:
-    """Fill the rows' losses and, with `weights`, E (n, columns), factors and target gradients."""
+    """Fill the rows' losses and, with `weights`, E (n, columns), factors and target gradients.
+
+    `hidden` and `numbers` of the n rows that are `first` and following in the order of all.
+    """
     (n, D), V = hidden.shape, weight.shape[0]
     device = hidden.device
     columns = E.shape[1]
@@ -299,8 +332,8 @@ def exponentials(
         hidden,
         weight_tiles or TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width]),
         E,
-        (some, targets, numbers.reference, sums, numbers.factors),
-        (n, V, D, columns, ignore_index),
+        (some, numbers.targets, numbers.reference, sums, numbers.factors, numbers.num_valid),
+        (first, n, V, D, columns, ignore_index),
         (store, False, bias is not None),
         tiles,
     )
@@ -314,16 +347,24 @@ def exponentials(
     )
     launch(
         fused_linear.finish_rows,
-        triton.cdiv(n, 32),
-        (numbers.target_logits, numbers.reference, sums, targets, *of_rows),
+        triton.cdiv(n, 8),
+        (numbers.target_logits, numbers.reference, sums, numbers.targets, *of_rows),
         (n, V, columns, column_tiles, ignore_index, z_loss),
-        (32, store),
-        num_warps=1,
+        (8, 256, store),
+        num_warps=4,
     )
     launch(
         fused_linear.repair,
         n,
-        (hidden, weight, some, targets, numbers.target_logits, numbers.reference, *of_rows),
+        (
+            hidden,
+            weight,
+            some,
+            numbers.targets,
+            numbers.target_logits,
+            numbers.reference,
+            *of_rows,
+        ),
         (V, D, columns, z_loss),
         (64, min(128, power_of_2(D)), store, bias is not None),
         num_warps=4,
@@ -334,18 +375,20 @@ def scaled_exponentials(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    targets: Tensor,
     numbers: RowNumbers,
     first: int,
     out: Tensor,
     tiles: Tiles,
 ) -> None:
-    """Fill `out` (N, width) with the gradient of the logits of classes from `first` on, their rows being done."""
+    """Fill `out` (N, width) with the gradient of the logits of classes from `first` on, their rows being done.
+
+    `hidden` in the order of `numbers`.
+    """
     (N, D), V = hidden.shape, weight.shape[0]
     width = out.shape[1]
     weight_tiles = TensorDescriptor.from_tensor(weight[first:V], [tiles.classes, tiles.width])
     # Classes by their place in `out`; no row is ignored here, an ignored one has factor 0.
-    places, no_index = targets - first, -(1 << 30)
+    places, no_index = numbers.targets - first, -(1 << 30)
     some = numbers.reference if bias is None else bias[first:]
     for start in range(0, N, CACHED_ROWS):
         part = slice(start, min(start + CACHED_ROWS, N))
@@ -354,15 +397,15 @@ def scaled_exponentials(
             hidden[part],
             weight_tiles,
             out[part],
-            (some, places[part], reference, reference, factors),
-            (part.stop - start, V - first, D, width, no_index),
+            (some, places[part], reference, reference, factors, numbers.num_valid),
+            (start, part.stop - start, V - first, D, width, no_index),
             (True, True, bias is not None),
             tiles,
         )
     launch(
         fused_linear.place_targets,
         triton.cdiv(N, 128),
-        (targets, numbers.target_gradients, out),
+        (numbers.targets, numbers.target_gradients, out),
         (N, first, width),
         (128,),
         num_warps=4,

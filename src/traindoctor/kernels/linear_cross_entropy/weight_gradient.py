@@ -17,8 +17,9 @@ from torch import Tensor
 
 from traindoctor.kernels.linear_cross_entropy.products import PaddedWeight, add_mm_, mm
 
-# (first class, room (N, width)) -> fills it with the gradient of the logits of classes from the first on
-GradientOfClasses = Callable[[int, Tensor], None]
+# (first class, room (N, width), hidden states) -> fills the room with the gradient of the logits of classes
+# from the first on; the rows of all are in the order in which the ignored ones come last
+GradientOfClasses = Callable[[int, Tensor, Tensor], None]
 # Classes that `HalfInPlace` rounds by way of a copy, which is 16 MB at D = 4096.
 ROUNDED_FIRST = 2048
 
@@ -29,7 +30,9 @@ class WeightGradient(Protocol):
     def add(self, e: Tensor, scaled: Tensor) -> None:
         """One chunk: exponentials (n, columns) and hidden states times their rows' factors (n, D)."""
 
-    def finish(self, hidden: Tensor, gradient_of_classes: GradientOfClasses, room: int) -> Tensor:
+    def finish(
+        self, hidden: Tensor, order: Tensor, gradient_of_classes: GradientOfClasses, room: int
+    ) -> Tensor:
         """The gradient (columns, D); `room` is how many elements of bfloat16 may be used on the way."""
 
 
@@ -48,7 +51,9 @@ class Float32Sum:
         self._padded.add_weight_gradient(self._total, e, scaled, first=self._first)
         self._first = False
 
-    def finish(self, hidden: Tensor, gradient_of_classes: GradientOfClasses, room: int) -> Tensor:
+    def finish(
+        self, hidden: Tensor, order: Tensor, gradient_of_classes: GradientOfClasses, room: int
+    ) -> Tensor:
         if self._first:
             self._total.zero_()
         return self._total.to(self._dtype)
@@ -78,20 +83,23 @@ class HalfInPlace:
             add_mm_(self._sums, exponentials, scaled)
         self._first = False
 
-    def finish(self, hidden: Tensor, gradient_of_classes: GradientOfClasses, room: int) -> Tensor:
+    def finish(
+        self, hidden: Tensor, order: Tensor, gradient_of_classes: GradientOfClasses, room: int
+    ) -> Tensor:
         N, columns = len(hidden), len(self._gradient)
         if self._first:
             return self._gradient.zero_()
         self._round()
+        hidden = hidden[order]
         rest = columns - self._half
         # Few and wide panels; one percent more room is better than one panel more.
-        num_panels = max(1, ceil(rest * N / (1.01 * room)))
+        num_panels = max(1, ceil(rest * N / max(1.01 * room - hidden.numel(), N * self._tile)))
         step = ceil(rest / num_panels / self._tile) * self._tile
         panel = torch.empty(N * step, dtype=torch.bfloat16, device=hidden.device)
         for start in range(self._half, columns, step):
             width = min(step, columns - start)
             dlogits = panel[: N * width].view(N, width)
-            gradient_of_classes(start, dlogits)
+            gradient_of_classes(start, dlogits, hidden)
             torch.mm(dlogits.t(), hidden, out=self._gradient[start : start + width])
         return self._gradient
 
