@@ -155,6 +155,28 @@ def test_attention_that_sees_only_itself_is_blind(examine: Examine) -> None:
     assert pair["one_token"] > 0.1
 
 
+@pytest.mark.parametrize("read", [True, False])
+def test_places_that_read_a_memory_and_not_each_other(examine: Examine, read: bool) -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.memory, self.token = nn.Embedding(V, D), nn.Embedding(V, D)
+            self.head = nn.Linear(D, V)
+
+        def forward(self, kept: Tensor, asked: Tensor) -> Tensor:
+            m, x = self.memory(kept), self.token(asked)
+            brought = F.scaled_dot_product_attention(x, m, m)
+            return self.head(x + (brought if read else brought * 0))
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids[:, :T], ids[:, :4]).flatten(0, 1), ids[:, 4:8].flatten())
+
+    result = dependence(examine(Reader(), loss))
+    pair = next(p for p in result.values["pairs"] if p["input"].startswith("token"))
+    assert pair["other_places"] == 0.0
+    assert (pair["other_inputs"] > 1e-3) is read
+
+
 def test_batch_first_forgotten_mixes_rows_and_seq_first_does_not(examine: Examine) -> None:
     class Mha(nn.Module):
         def __init__(self) -> None:
@@ -285,6 +307,28 @@ def test_softmax_of_einsum_attention_and_of_built_in_attention(examine: Examine)
     for spell, wrong in (("bts,bsd->btd", False), ("bst,bsd->btd", True)):
         row = softmax_axis(examine(Einsum(spell), reverse)).values["attentions"][0]
         assert (row["off"] > 1e-3) is wrong
+
+
+@pytest.mark.parametrize(("dim", "wrong"), [(1, False), (-1, True)])
+def test_softmax_of_weights_that_multiply_and_are_added_up(
+    examine: Examine, dim: int, wrong: bool
+) -> None:
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.score, self.head = (
+                nn.Embedding(V, D),
+                nn.Linear(D, 1),
+                nn.Linear(D, V),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.token(x)
+            weights = self.score(h).softmax(dim)  # (B, T, 1)
+            return self.head(h + (weights * h).sum(1, keepdim=True))
+
+    row = softmax_axis(examine(Pooled(), reverse)).values["attentions"][0]
+    assert (row["off"] > 1e-3) is wrong
 
 
 @pytest.mark.parametrize(("factor", "scale"), [(0.5, 1.0), (1.0, 2.0), (2.0, 4.0)])

@@ -103,6 +103,8 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
             }
             later = torch.cat([grid[row, :middle], grid[row, middle + 1 :]])
             result["other_places"] = float(later.max()) / spread if len(later) else None
+            if result["other_places"] == 0:
+                result["other_inputs"] = by_other_inputs(tape, structure, ends, base) / spread
     forbidden = result.get("future", 0.0) > ROUNDING and ends.causal
     if forbidden or result["other_rows"] > ROUNDING:
         tokens = changed(index, ends, row, range(middle, end))
@@ -115,6 +117,24 @@ def movement(tape: StepTape, ends: Ends, base: Tensor, index: Tensor) -> Tensor:
     other = tape.replay(indices=twins(tape, ends.tokens, index), want=(ends.loss.logits,))
     moved = ends.scores(other[ends.loss.logits]).float() - ends.scores(base).float()
     return moved.abs().amax(dim=1).cpu()
+
+
+def by_other_inputs(tape: StepTape, structure: Structure, ends: Ends, base: Tensor) -> float:
+    """The largest movement when all tokens of another look-up change: a memory that is read, a source text.
+
+    Look-ups of the same shape may be added at the token's own place and say nothing about other places.
+    """
+    largest = 0.0
+    for site in tape.input_sites:
+        made, index = site.op.outputs[0], site.index
+        if site.kind != "data" or index is None or made is None or index.shape == ends.index.shape:
+            continue
+        if structure.hangs(ends.loss.logits, made) and index.numel() > 1:
+            other = index.reshape(-1).roll(1).reshape(index.shape)
+            value = tape.replay(indices=twins(tape, site, other), want=(ends.loss.logits,))
+            moved = ends.scores(value[ends.loss.logits]).float() - ends.scores(base).float()
+            largest = max(largest, float(moved.abs().max()))
+    return largest
 
 
 def by_region(grid: Tensor, counts: Tensor, row: int, middle: int, spread: float) -> dict[str, Any]:

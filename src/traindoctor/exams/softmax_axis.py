@@ -10,6 +10,7 @@ from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.ops import Op, Ref, replace
+from traindoctor.replay.origins import argument
 from traindoctor.replay.structure import DROPOUTS, VIEWS, Attention, Structure
 
 if TYPE_CHECKING:
@@ -27,11 +28,13 @@ def softmax_axis(patient: Patient) -> Mapping[str, Any]:
     tape = patient.tape
     assert tape is not None
     structure = Structure(tape)
-    if not structure.attentions:
+    if not structure.attentions and not structure.weighted_sums:
         raise NotApplicable("the step has no attention: no softmax enters a product with data")
     by_hand = [a for a in structure.attentions if a.kind == "softmax"]
+    built_in = len(structure.attentions) - len(by_hand)
+    by_hand += structure.weighted_sums
     rows = [row for a in by_hand if (row := examine(tape, structure, a)) is not None]
-    return {"attentions": rows, "built_in": len(structure.attentions) - len(by_hand)}
+    return {"attentions": rows, "built_in": built_in}
 
 
 def examine(tape: StepTape, structure: Structure, attention: Attention) -> dict[str, Any] | None:
@@ -108,6 +111,8 @@ def contracted_axis(structure: Structure, attention: Attention) -> int | None:
     ndim = len(structure.shape(weights))
     if product.name == "einsum":
         return einsum_axis(product, weights, ndim)
+    if attention.kind == "weighted sum":
+        return summed_axis(structure, product, weights)
     operands = [a for a in product.args if isinstance(a, Ref)]
     if product.name == "baddbmm":
         operands = operands[1:]
@@ -116,6 +121,14 @@ def contracted_axis(structure: Structure, attention: Attention) -> int | None:
     if len(operands) != 2 or ndim < 2:
         return None
     return -1 if operands[0] == weights else -2
+
+
+def summed_axis(structure: Structure, summed: Op, weights: Ref) -> int | None:
+    """The axis of the sum, counted from behind as broadcasting does; None where the weights do not have it."""
+    source, dim = summed.inputs[0], argument(summed, 1, "dim")
+    behind = dim if dim < 0 else dim - len(structure.shape(source))
+    shape = structure.shape(weights)
+    return behind if -behind <= len(shape) and shape[behind] > 1 else None
 
 
 def einsum_axis(op: Op, weights: Ref, ndim: int) -> int | None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.replay.ops import Op, Ref
+from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref
+from traindoctor.replay.origins import argument, hangs_on
 
 if TYPE_CHECKING:
     from traindoctor.replay.tape import StepTape
@@ -131,22 +132,61 @@ class Structure:
                     found.append(Attention("softmax", op, path, product, weights))
         return found
 
-    def _product_of(self, weights: Ref) -> tuple[tuple[Op, ...], Op, Ref] | None:
-        """Follows weights through views, dropout and masks to the product with data that they enter."""
-        queue: list[tuple[Ref, tuple[Op, ...]]] = [(weights, ())]
-        seen = {weights}
+    @cached_property
+    def weighted_sums(self) -> list[Attention]:
+        """Softmaxes whose weights multiply activations that are then added up over one axis: (w * v).sum(1)."""
+        found = []
+        for op in self.tape.ops:
+            made = op.outputs[0] if op.outputs else None
+            if (
+                op.name not in SOFTMAXES
+                or made is None
+                or not hangs_on(self.tape, made) & PARAMETER
+            ):
+                continue
+            for ref, path in self._along(made):
+                summed = self._summed_with(ref)
+                if summed is not None:
+                    found.append(Attention("weighted sum", op, path, summed, ref))
+                    break
+        return found
+
+    def _summed_with(self, weights: Ref) -> Op | None:
+        """The sum over one axis behind a product of these weights with activations of the batch."""
+        for op in self.users.get(weights, ()):
+            others = [ref for ref in op.inputs if ref != weights]
+            made = op.outputs[0] if op.outputs else None
+            if op.name not in SCALINGS - DIVISIONS or len(others) != 1 or made is None:
+                continue
+            if hangs_on(self.tape, others[0]) != DATA | PARAMETER:
+                continue
+            for user in self.users.get(made, ()):
+                if user.name == "sum" and isinstance(argument(user, 1, "dim"), int):
+                    return user
+        return None
+
+    def _along(self, ref: Ref) -> Iterator[tuple[Ref, tuple[Op, ...]]]:
+        """A value and what views, dropout and masks make of it, each with the ops on the way."""
+        queue: list[tuple[Ref, tuple[Op, ...]]] = [(ref, ())]
+        seen = {ref}
         while queue:
             ref, path = queue.pop(0)
+            yield ref, path
             for op in self.users.get(ref, ()):
-                if op.name in PRODUCTS:
-                    others = [r for r in op.inputs if r != ref]
-                    if others and all(self.of_data(other) for other in others):
-                        return path, op, ref
                 passes = op.name in VIEWS | DROPOUTS | SCALINGS | MASKS
                 out = op.outputs[0] if op.outputs else None
                 if passes and out is not None and out not in seen and len(path) < 12:
                     seen.add(out)
                     queue.append((out, (*path, op)))
+
+    def _product_of(self, weights: Ref) -> tuple[tuple[Op, ...], Op, Ref] | None:
+        """Follows weights through views, dropout and masks to the product with data that they enter."""
+        for ref, path in self._along(weights):
+            for op in self.users.get(ref, ()):
+                if op.name in PRODUCTS:
+                    others = [r for r in op.inputs if r != ref]
+                    if others and all(self.of_data(other) for other in others):
+                        return path, op, ref
         return None
 
     @cached_property

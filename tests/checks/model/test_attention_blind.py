@@ -37,6 +37,8 @@ def test_a_pooled_classifier_whose_attention_mixes_examples() -> None:
 def test_silent_when_attention_passes_something() -> None:
     assert isinstance(judge(), Clear)
     assert isinstance(judge(other_rows=0.1), Clear)
+    assert isinstance(judge(other_places=0.0, other_inputs=0.3), Clear)
+    assert isinstance(judge(other_places=0.0, other_inputs=0.0), Finding)
 
 
 def test_zero_initialised_outputs_are_asked_again() -> None:

@@ -28,3 +28,15 @@ def test_without_classes_two_others_decide() -> None:
         judge(loss_ratio=None, logits_std=None, score_std=60.0, weight_scale=8.0), Finding
     )
     assert isinstance(judge(loss_ratio=None, logits_std=None), Clear)
+
+
+def run_of(losses: list[float]) -> Outcome:
+    exams = {"init_scale": HEALTHY | {"loss_ratio": 6.7, "logits_std": 8.3, "ln_classes": 4.1}}
+    return init_too_large(make_record({"loss.token": losses}, exams=exams))
+
+
+def test_silent_when_the_run_is_soon_rid_of_it() -> None:
+    assert isinstance(run_of([27.0, 12.0, 5.0] + [2.0] * 20 + [0.3] * 40), Clear)
+    # rid of it late, or rid of it and no better than guessing
+    assert isinstance(run_of([27.0] * 40 + [0.3] * 20), Finding)
+    assert isinstance(run_of([27.0, 12.0, 5.0] + [3.9] * 60), Finding)

@@ -33,7 +33,8 @@ def attention_blind(record: Record) -> Outcome | None:
     `nn.MultiheadAttention`. Set `batch_first=True` for inputs of shape (batch, time, features).
     ## When it stays silent
     Output projections and gates that start at zero: it is asked again after some steps. Batches in
-    (time, batch) order, recognised by the shift of the targets.
+    (time, batch) order, recognised by the shift of the targets. Places that read a memory or a source text and not
+    each other.
     """
     result = record.exam("dependence")
     assert result is not None
@@ -71,7 +72,9 @@ def attention_blind(record: Record) -> Outcome | None:
 def passes_nothing(pair: dict[str, Any]) -> bool:
     if pair["pooled"]:
         return bool(pair["any_token"] <= NOTHING)
-    return pair.get("other_places") is not None and bool(pair["other_places"] <= NOTHING)
+    # What another input says (a memory, a source text) comes by attention just as well.
+    brought = max(pair.get("other_places") or 0.0, pair.get("other_inputs", 0.0))
+    return pair.get("other_places") is not None and bool(brought <= NOTHING)
 
 
 def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
