@@ -381,6 +381,30 @@ def test_dead_units(examine: Examine) -> None:
     assert dead_units(examine(Model(bias=-50.0), next_token)).values["layers"][0]["dead"] == 1.0
 
 
+@pytest.mark.parametrize("threshold", [0.0, 50.0])
+@pytest.mark.parametrize("how", ["product", "where"])
+def test_dead_units_of_an_activation_written_by_hand(
+    examine: Examine, how: str, threshold: float
+) -> None:
+    class Jump(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.up, self.down = (
+                nn.Embedding(V, D),
+                nn.Linear(D, 4 * D),
+                nn.Linear(4 * D, V),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.up(self.token(x))
+            if how == "product":
+                return self.down(h * (h > threshold).float())
+            return self.down(torch.where(h > threshold, h, 0.0))
+
+    (layer,) = dead_units(examine(Jump(), next_token)).values["layers"]
+    assert layer["dead"] == (1.0 if threshold else 0.0)
+
+
 def test_scale_at_initialisation(examine: Examine) -> None:
     sound = init_scale(examine(Model(), next_token)).values
     assert 0.9 < sound["loss_ratio"] < 1.3

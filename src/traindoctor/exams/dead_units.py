@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.ops import Op, Ref
+from traindoctor.replay.origins import argument, walk_back
+from traindoctor.replay.structure import DIVISIONS, SCALINGS
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
 
 # Only these are exactly zero where they do not fire.
 CUTTING = frozenset({"relu", "relu_", "relu6", "threshold", "threshold_", "hardtanh", "hardswish"})
+COMPARISONS = frozenset({"gt", "ge", "__gt__", "__ge__", "greater", "greater_equal"})
 
 
 @exam(name="dead_units", title="Units that never fire", cost=2)
@@ -24,6 +29,7 @@ def dead_units(patient: Patient) -> Mapping[str, Any]:
     ops += [
         op for op in tape.ops if op.name in ("clamp", "clamp_min", "clip") and 0 in op.args[1:2]
     ]
+    ops += [op for op in tape.ops if cut_by_hand(tape, op)]
     if not ops:
         raise NotApplicable("the step has no activation that is exactly 0 where it does not fire")
     refs = [ref for op in ops if (ref := op.outputs[0]) is not None]
@@ -47,3 +53,23 @@ def dead_units(patient: Patient) -> Mapping[str, Any]:
     if not layers:
         raise NotApplicable("no activation had anything to work on in this step")
     return {"layers": layers, "step": tape.step}
+
+
+def cut_by_hand(tape: StepTape, op: Op) -> bool:
+    """x * (x > threshold), or torch.where(x > threshold, x, 0)."""
+    if op.name in SCALINGS - DIVISIONS and len(op.inputs) == 2:
+        one, other = op.inputs
+        return compares(tape, one, other) or compares(tape, other, one)
+    if op.name == "where":
+        kept, rest = argument(op, 1, "input"), argument(op, 2, "other")
+        condition = argument(op, 0, "condition")
+        return rest == 0 and isinstance(kept, Ref) and compares(tape, condition, kept)
+    return False
+
+
+def compares(tape: StepTape, mask: Ref, value: Ref) -> bool:
+    """Whether the mask, perhaps as numbers, says where the value is above something."""
+    for _, made_by in walk_back(tape, mask):
+        if made_by is not None and made_by.name in COMPARISONS:
+            return made_by.inputs[0] == value
+    return False
