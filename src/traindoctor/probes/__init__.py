@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from traindoctor.probes.base import Probe
 
-# "module:Class" of traindoctor.probes, made without arguments
+# "module:Class" of traindoctor.probes, made without arguments. Those that look at clocks come first: at the end of
+# a step what the others do is our time, not the script's.
 PROBES: tuple[str, ...] = (
+    "timing:Timing",
+    "sync:Sync",
     "loss:Loss",
     "gradient_norm:GradientNorm",
     "clipping:Clipping",
     "leftover:Leftover",
     "passes:Passes",
-    "timing:Timing",
     "memory:Memory",
-    "sync:Sync",
     "graphs:Graphs",
     "modes:Modes",
     "eval_dropout:EvalDropout",

@@ -15,7 +15,8 @@ class Sync:
     """`sync.reads`: scalars read from a CUDA device in the step; `sync.idle`: seconds, by events on the device,
     from a read (when nothing is left to do there) to the next forward or backward pass.
 
-    On the CPU there is nothing to wait for, and nothing is written.
+    A step may be closed within such a gap (it ends where the next pass begins): the gap is then made of the part before
+    our closing work and the part after it. On the CPU there is nothing to wait for, and nothing is written.
     """
 
     name: ClassVar[str] = "sync"
@@ -27,35 +28,40 @@ class Sync:
     def __init__(self) -> None:
         self._reads = 0
         self._since: Any = None
-        self._gaps: list[tuple[int, Any, Any]] = []
+        # (begin, end) of the parts of the gap that is open, and (step, parts) of those that are over
+        self._parts: list[tuple[Any, Any]] = []
+        self._gaps: list[tuple[int, list[tuple[Any, Any]]]] = []
         self._step = 0
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ScalarRead):
             if event.tensor.is_cuda:
                 self._reads += 1
-                self._since = marked()
+                self._since, self._parts = marked(), []
         elif self._since is not None:
             # The device's clock stands at the read until the first work behind it is queued.
-            self._gaps.append((self._step, self._since, marked()))
-            self._since = None
+            self._gaps.append((self._step, [*self._parts, (self._since, marked())]))
+            self._since, self._parts = None, []
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if self._since is not None:
+            self._parts.append((self._since, marked()))
         if torch.cuda.is_initialized():
             record.scalar("sync.reads", step, self._reads)
             self._write(record, wait=False)
         self._reads, self._step = 0, step + 1
 
     def opened(self) -> None:
-        """Our own work between two steps is no idleness of the script's making: the gap is counted from here."""
+        """Our own work between two steps is no idleness of the script's making: the gap goes on from here."""
         if self._since is not None:
             self._since = marked()
 
     def _write(self, record: RecordWriter, *, wait: bool) -> None:
-        while self._gaps and (wait or self._gaps[0][2].query()):
-            step, begin, end = self._gaps.pop(0)
-            end.synchronize()
-            record.scalar("sync.idle", step, begin.elapsed_time(end) / 1e3)
+        while self._gaps and (wait or self._gaps[0][1][-1][1].query()):
+            step, parts = self._gaps.pop(0)
+            parts[-1][1].synchronize()
+            idle = sum(begin.elapsed_time(end) for begin, end in parts)
+            record.scalar("sync.idle", step, idle / 1e3)
 
     def finish(self, record: RecordWriter) -> None:
         self._write(record, wait=True)

@@ -167,9 +167,7 @@ def exp_logits(
         # 2^(x - inf) = 0: an ignored row needs no test of its own
         c2 = tl.where(rows < valid, c2, float("inf"))
         e = _exp2(tl.fma(x, LOG2_E, -c2[:, None]), INTERPRETED)
-        here = (target >= first_column) & (target < first_column + BLOCK_V)
-        if tl.max(here.to(tl.int32), 0) > 0:
-            e = tl.where(cols[None, :] == target[:, None], 0.0, e)
+        e = tl.where(cols[None, :] == target[:, None], 0.0, e)
         if SCALED:
             e *= tl.load(factors + rows, mask=rows < n, other=0.0)[:, None]
         else:
