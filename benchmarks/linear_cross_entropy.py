@@ -153,6 +153,7 @@ def sweep() -> None:
         columns = -(-V // 64) * 64
         E = torch.empty(1024, columns, device="cuda", dtype=torch.bfloat16)
         weights = torch.full((1024,), 1 / 1024, device="cuda", dtype=torch.float64)
+        described = fused.Described()
         for rows, classes, width, warps, stages, persistent in (
             (128, 256, 64, 8, 3, True),
             (128, 256, 64, 8, 3, False),
@@ -176,8 +177,8 @@ def sweep() -> None:
                 tiles: fused.Tiles = tiles,
                 h: Tensor = hidden,
                 w: Tensor = weight,
-                t: Tensor = targets,
                 numbers: fused.RowNumbers = numbers,
+                described: fused.Described = described,
                 E: Tensor = E,
                 weights: Tensor = weights,
             ) -> None:
@@ -185,13 +186,14 @@ def sweep() -> None:
                     h,
                     w,
                     None,
-                    t,
                     numbers,
+                    0,
                     weights,
                     E,
                     ignore_index=-100,
                     z_loss=0.0,
                     tiles=tiles,
+                    described=described,
                 )
 
             try:

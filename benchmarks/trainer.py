@@ -125,6 +125,7 @@ def our_config(arguments: argparse.Namespace) -> RunConfig:
             "lr": 1e-3,
             "precision": arguments.precision,
             "compile": arguments.compile,
+            "fused_loss": arguments.fused_loss,
         }
     )
 
@@ -326,6 +327,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES)
     parser.add_argument("--precision", choices=["float32", "bf16"], action="append")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--fused-loss", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, help="steps per turn")
     parser.add_argument("--warm", type=int, default=2)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from traindoctor.errors import CheckpointError, TraindoctorError
 from traindoctor.lm import checkpoint, choices, loop
 from traindoctor.lm.callbacks import Callbacks, Plan, Progress, Validation
+from traindoctor.lm.distributed import World
 from traindoctor.lm.loop import train
 from traindoctor.lm.sources import load_config
 
@@ -237,6 +238,23 @@ def test_the_fused_loss_gives_the_same_curve(tmp_path: Path, tiny: Any) -> None:
         train(tmp_path / name, tiny(fused_loss=name, steps=8))
     off, on = ([float(x) for x in column(tmp_path / n, "loss")] for n in ("off", "on"))
     assert on == pytest.approx(off, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "compiled", "fused"),
+    [
+        ("cpu", "float32", True, False),  # torch.compile fuses the plain loss by itself
+        ("cuda", "float32", True, False),
+        ("cuda", "bf16", True, True),  # the kernel is faster than what it makes
+        ("cuda", "bf16", False, True),
+    ],
+)
+def test_the_fused_loss_under_torch_compile(
+    tiny: Any, device: str, precision: str, compiled: bool, fused: bool
+) -> None:
+    config = tiny(precision=precision, compile=compiled)
+    world = World(device=torch.device(device))
+    assert choices.Choices.of(config, world, 50257, needs_logits=False).fused_loss is fused
 
 
 def test_the_fused_loss_is_chosen_for_large_vocabularies_unless_logits_are_looked_at(

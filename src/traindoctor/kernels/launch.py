@@ -51,7 +51,7 @@ class Launch:
         addresses = [*map(Tensor.data_ptr, tensors)]
         together = reduce(or_, addresses)
         # Triton compiles for pointers that are multiples of 16; the rare others it sorts out itself.
-        if self._compiled is None or together & 15 or self._device != torch.cuda.current_device():
+        if self._compiled is None or together & 15 or self._device != torch._C._cuda_getDevice():
             self._through_triton(tensors, descriptors, aligned=not together & 15)
             return
         launcher, function, metadata = self._compiled
@@ -98,7 +98,8 @@ def launch(
     """A launch that is looked up by everything that went into its compilation."""
     device = tensors[0].device
     key = (
-        kernel,
+        # not the kernel itself: its hash is a walk over its source
+        id(kernel),
         programs,
         numbers,
         constants,

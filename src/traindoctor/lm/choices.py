@@ -33,13 +33,16 @@ class Choices:
     @classmethod
     def of(cls, config: RunConfig, world: World, vocab_size: int, *, needs_logits: bool) -> Choices:
         """`needs_logits`: somebody looks at what goes into the loss."""
+        bf16 = _use_bf16(config, world.device)
+        # torch.compile fuses the plain loss by itself; the kernel for bfloat16 is faster than what it makes.
+        compiled = config.train.compile and not (bf16 and world.device.type == "cuda")
         return cls(
             config=config,
             world=world,
             vocab_size=vocab_size,
             rows=world.rows(config.train.batch),
-            bf16=_use_bf16(config, world.device),
-            fused_loss=_use_fused_loss(config, vocab_size, needs_logits),
+            bf16=bf16,
+            fused_loss=_use_fused_loss(config, vocab_size, plain=needs_logits or compiled),
         )
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -104,9 +107,8 @@ def _use_bf16(config: RunConfig, device: torch.device) -> bool:
     return wanted == "bf16"
 
 
-def _use_fused_loss(config: RunConfig, vocab_size: int, needs_logits: bool) -> bool:
+def _use_fused_loss(config: RunConfig, vocab_size: int, *, plain: bool) -> bool:
     wanted = config.train.fused_loss
     if wanted != "auto":
         return wanted == "on"
-    plain = needs_logits or config.train.compile
     return not plain and vocab_size >= FUSED_CLASSES

@@ -9,7 +9,7 @@ from torch import Tensor
 from traindoctor.kernels.linear_cross_entropy import linear_cross_entropy
 
 # From here on the fused loss is the faster one on a CPU (1.3 x at 4096 classes, 1.1 x at 8192, equal at 359),
-# and it never holds the logits. torch.compile fuses the plain one by itself.
+# and it never holds the logits.
 FUSED_CLASSES = 2048
 
 

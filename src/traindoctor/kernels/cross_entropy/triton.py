@@ -48,7 +48,7 @@ def workspace(device: torch.device, programs: int) -> tuple[Tensor, Tensor]:
     stream = 0
     if device.type == "cuda":
         # What a CUDA graph is to set to 0 at each replay must be its own.
-        if torch.cuda.is_current_stream_capturing():
+        if torch._C._cuda_isCurrentStreamCapturing():
             return _new_workspace(device, programs)
         stream = torch._C._cuda_getCurrentRawStream(device.index)
     key = (device, stream)

@@ -136,7 +136,8 @@ def exp_logits(
 ):
     """E and its row sums without the target, for tiles (BLOCK_N, BLOCK_V); operands by TMA descriptor.
 
-    The rows are those from `first` on of all rows, of which the first `num_valid` count.
+    `hidden` and `exponentials` are those of the n rows from `first` on; what is known of rows is of all of them, and
+    the first `num_valid` of all count.
     """
     valid = tl.minimum(tl.maximum(tl.load(num_valid) - first, 0), n)
     row_tiles = tl.cdiv(valid, BLOCK_N)
@@ -158,8 +159,8 @@ def exp_logits(
                 x = tl.dot(h, w.T, x)
         rows = first_row + tl.arange(0, BLOCK_N)
         cols = first_column + tl.arange(0, BLOCK_V)
-        target = tl.load(targets + rows, mask=rows < n, other=ignore_index)
-        c2 = tl.load(reference + rows, mask=rows < n, other=0.0)
+        target = tl.load(targets + first + rows, mask=rows < n, other=ignore_index)
+        c2 = tl.load(reference + first + rows, mask=rows < n, other=0.0)
         if BIAS:
             x += tl.load(bias + cols, mask=cols < V, other=0.0).to(tl.float32)[None, :]
         if first_column + BLOCK_V > V:
@@ -169,7 +170,7 @@ def exp_logits(
         e = _exp2(tl.fma(x, LOG2_E, -c2[:, None]), INTERPRETED)
         e = tl.where(cols[None, :] == target[:, None], 0.0, e)
         if SCALED:
-            e *= tl.load(factors + rows, mask=rows < n, other=0.0)[:, None]
+            e *= tl.load(factors + first + rows, mask=rows < n, other=0.0)[:, None]
         else:
             tl.store(sums + column_tile * n + rows, tl.sum(e, 1), mask=rows < n)
         if STORE:
@@ -206,6 +207,7 @@ def finish_rows(
     target_gradients,
     exponentials,
     broken,
+    first,
     n,
     V,
     columns,
@@ -220,28 +222,29 @@ def finish_rows(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     present = rows < n
     S = tl.zeros((ROWS,), tl.float64)
-    for first in range(0, column_tiles, TILES):
-        tiles = first + tl.arange(0, TILES)
+    for start in range(0, column_tiles, TILES):
+        tiles = start + tl.arange(0, TILES)
         at = sums + tiles[:, None] * n + rows[None, :]
         inside = (tiles < column_tiles)[:, None] & present[None, :]
         S += tl.sum(tl.load(at, mask=inside, other=0.0).to(tl.float64), 0)
-    target = tl.load(targets + rows, mask=present, other=ignore_index)
+    places = first + rows
+    target = tl.load(targets + places, mask=present, other=ignore_index)
     counts = target != ignore_index
-    x_t = tl.load(target_logits + rows, mask=present, other=0.0)
-    c2 = tl.load(reference + rows, mask=present, other=0.0)
+    x_t = tl.load(target_logits + places, mask=present, other=0.0)
+    c2 = tl.load(reference + places, mask=present, other=0.0)
     weight = tl.full((ROWS,), 0.0, tl.float64)
     if STORE:
-        weight = tl.load(weights + rows, mask=present, other=0.0).to(tl.float64)
+        weight = tl.load(weights + places, mask=present, other=0.0).to(tl.float64)
     loss, factor, at_target = _finish(x_t, c2, S, weight, z_loss)
-    tl.store(losses + rows, tl.where(counts, loss, 0.0), mask=present)
+    tl.store(losses + places, tl.where(counts, loss, 0.0), mask=present)
     tl.store(broken + rows, (counts & (S > LARGEST_SUM)).to(tl.int8), mask=present)
     if STORE:
         factor = tl.where(counts, factor, 0.0)
-        tl.store(factors + rows, factor.to(tl.float32), mask=present)
+        tl.store(factors + places, factor.to(tl.float32), mask=present)
         known = present & counts & (target >= 0) & (target < V)
         at = rows.to(tl.int64) * columns + target
         tl.store(exponentials + at, at_target.to(tl.float32).to(tl.bfloat16), mask=known)
-        tl.store(target_gradients + rows, (at_target * factor).to(tl.float32), mask=present)
+        tl.store(target_gradients + places, (at_target * factor).to(tl.float32), mask=present)
 
 
 @triton.jit
@@ -257,15 +260,30 @@ def place_targets(targets, target_gradients, gradient, n, first, columns, ROWS: 
 
 
 @triton.jit
-def scatter_scaled(product, factors, order, gradient, D, BLOCK: tl.constexpr):
-    """gradient[order[i]] = factors[i] * product[i], rows of D."""
-    place = tl.program_id(0).to(tl.int64)
-    row = tl.load(order + place)
-    factor = tl.load(factors + place)
-    for first in range(0, D, BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        value = tl.load(product + place * D + at, mask=at < D, other=0.0) * factor
-        tl.store(gradient + row * D + at, value.to(gradient.dtype.element_ty), mask=at < D)
+def scale_rows(
+    product,
+    hidden,
+    factors,
+    order,
+    gradient,
+    first,
+    D,
+    BLOCK: tl.constexpr,
+    SCATTER: tl.constexpr,
+    SCALE: tl.constexpr,
+):
+    """With the factors of the rows from `first` on: gradient[order] = factor * product, and hidden *= factor."""
+    row = tl.program_id(0).to(tl.int64)
+    factor = tl.load(factors + first + row)
+    for start in range(0, D, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        if SCATTER:
+            value = tl.load(product + row * D + at, mask=at < D, other=0.0) * factor
+            to = gradient + tl.load(order + first + row) * D + at
+            tl.store(to, value.to(gradient.dtype.element_ty), mask=at < D)
+        if SCALE:
+            h = tl.load(hidden + row * D + at, mask=at < D, other=0.0).to(tl.float32) * factor
+            tl.store(hidden + row * D + at, h.to(hidden.dtype.element_ty), mask=at < D)
 
 
 @triton.jit
@@ -297,6 +315,7 @@ def repair(
     target_gradients,
     exponentials,
     broken,
+    first,
     V,
     D,
     columns,
@@ -308,13 +327,14 @@ def repair(
 ):
     """Rows that `finish_rows` marked, from their own products and their true maximum; else nothing."""
     row = tl.program_id(0).to(tl.int64)
+    place = first + row
     if tl.load(broken + row) != 0:
-        target = tl.load(targets + row)
-        x_t = tl.load(target_logits + row)
+        target = tl.load(targets + place)
+        x_t = tl.load(target_logits + place)
         m = tl.full((), float("-inf"), tl.float32)
         S = tl.full((), 0.0, tl.float64)
-        for first in range(0, V, BLOCK_V):
-            cols = first + tl.arange(0, BLOCK_V)
+        for start in range(0, V, BLOCK_V):
+            cols = start + tl.arange(0, BLOCK_V)
             x = _logits_block(hidden, weight, bias, row, cols, V, D, BLOCK_D, BIAS)
             x = tl.where((cols < V) & (cols != target), x, float("-inf"))
             new = tl.maximum(m, tl.max(x, 0))
@@ -325,15 +345,15 @@ def repair(
         S = S * tl.exp(m.to(tl.float64) - c2.to(tl.float64) / LOG2_E)
         weight_of_row = tl.full((), 0.0, tl.float64)
         if STORE:
-            weight_of_row = tl.load(weights + row).to(tl.float64)
+            weight_of_row = tl.load(weights + place).to(tl.float64)
         loss, factor, at_target = _finish(x_t, c2, S, weight_of_row, z_loss)
-        tl.store(losses + row, loss)
+        tl.store(losses + place, loss)
         if STORE:
-            tl.store(factors + row, factor.to(tl.float32))
-            tl.store(reference + row, c2)
-            tl.store(target_gradients + row, (at_target * factor).to(tl.float32))
-            for first in range(0, columns, BLOCK_V):
-                cols = first + tl.arange(0, BLOCK_V)
+            tl.store(factors + place, factor.to(tl.float32))
+            tl.store(reference + place, c2)
+            tl.store(target_gradients + place, (at_target * factor).to(tl.float32))
+            for start in range(0, columns, BLOCK_V):
+                cols = start + tl.arange(0, BLOCK_V)
                 x = _logits_block(hidden, weight, bias, row, cols, V, D, BLOCK_D, BIAS)
                 e = tl.where(cols < V, tl.exp2(tl.fma(x, LOG2_E, -c2)), 0.0)
                 e = tl.where(cols == target, at_target.to(tl.float32), e)

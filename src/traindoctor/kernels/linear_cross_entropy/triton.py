@@ -6,11 +6,10 @@ the row kernel in place of torch's row functions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 
 import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -39,6 +38,8 @@ CHUNK_PER_WEIGHT = 1.35
 SMALLEST_CHUNK = 64 << 20
 LARGEST_CHUNK_BESIDE_FLOAT32 = 230 << 20
 LARGEST_CHUNK = 502 << 20
+# With many rows a chunk may take this part of what all logits would take in bfloat16.
+PART_OF_LOGITS = 16
 # Bytes of shared memory of three stages of operands and one tile of exponentials.
 SHARED_MEMORY = 216 << 10
 # Rows of a chunk are a multiple of the kernel's tile.
@@ -123,11 +124,12 @@ def _tiles_fit(device: torch.device) -> bool:
     return getattr(properties, "shared_memory_per_block_optin", 0) >= SHARED_MEMORY
 
 
-def rows_per_chunk(V: int, D: int) -> int:
+def rows_per_chunk(N: int, V: int, D: int) -> int:
     """Rows whose exponentials make a chunk of the wanted size: whole tiles."""
     beside = 4 * V * D <= LARGEST_FLOAT32_GRADIENT
     most = LARGEST_CHUNK_BESIDE_FLOAT32 if beside else LARGEST_CHUNK
     size = min(max(SMALLEST_CHUNK, int(CHUNK_PER_WEIGHT * V * D * 2)), most)
+    size = max(size, min(2 * N * V // PART_OF_LOGITS, LARGEST_CHUNK))
     return max(ROW_TILE, size // (2 * V) // ROW_TILE * ROW_TILE)
 
 
@@ -149,7 +151,7 @@ def fused(
     device = hidden.device
     store = bool(wanted)
     padded = PaddedWeight(weight)
-    columns = triton.cdiv(V, ALIGNMENT) * ALIGNMENT
+    columns = cdiv(V, ALIGNMENT) * ALIGNMENT
     numbers = references(hidden, weight, bias, targets, ignore_index)
     order = numbers.order
     weights = None if weights is None else weights[order]
@@ -160,48 +162,55 @@ def fused(
     elif wanted.weight:
         dweight = Float32Sum(padded, wanted.weight)
     dbias = torch.zeros(V, dtype=torch.float32, device=device) if wanted.bias else None
-    step = min(rows_per_chunk(V, D), max(N, 1))
+    step = min(rows_per_chunk(N, V, D), max(N, 1))
     E = torch.empty(step if store else 1, columns, dtype=torch.bfloat16, device=device)
+    H = torch.empty(step, D, dtype=hidden.dtype, device=device)
     room = E.numel()
-    weight_tiles = TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width])
+    described = Described()
     for start in range(0, N, step):
-        part = slice(start, min(start + step, N))
-        of_rows = numbers.part(part)
-        h = hidden[of_rows.order]
-        e = E[: len(h)] if store else E
+        n = min(step, N - start)
+        h, e = (H, E) if n == step else (H[:n], E[:n] if store else E)
+        torch.index_select(hidden, 0, order[start : start + n], out=h)
         exponentials(
             h,
             weight,
             bias,
-            of_rows,
+            numbers,
             start,
-            weights[part] if weights is not None and store else None,
+            weights if store else None,
             e,
             ignore_index=ignore_index,
             z_loss=z_loss,
             tiles=tiles,
-            weight_tiles=weight_tiles,
+            described=described,
         )
         if not store:
             continue
         # the same columns on a GPU; without padding (the interpreter's CPU products) the first V
-        e = e[:, : padded.columns]
-        factors = of_rows.factors
-        if dhidden is not None:
-            launch(
-                fused_linear.scatter_scaled,
-                len(h),
-                (padded.hidden_gradient(e), factors, of_rows.order, dhidden),
-                (D,),
-                (min(1024, power_of_2(D)),),
-                num_warps=4,
-            )
+        if padded.columns != columns:
+            e = e[:, : padded.columns]
+        product = None if dhidden is None else padded.hidden_gradient(e)
+        launch(
+            fused_linear.scale_rows,
+            n,
+            (
+                h if product is None else product,
+                h,
+                numbers.factors,
+                order,
+                h if dhidden is None else dhidden,
+            ),
+            (start, D),
+            (min(1024, power_of_2(D)), dhidden is not None, dweight is not None),
+            num_warps=4,
+        )
         if dweight is not None:
-            dweight.add(e, h.mul_(factors.unsqueeze(1)))
+            dweight.add(e, h)
         if dbias is not None:
-            dbias += _column_sums(e, factors)[:V]
+            dbias += _column_sums(e, numbers.factors[start : start + n])[:V]
     # Their memory is wanted for what follows.
-    E = e = torch.empty(0)
+    E = e = H = h = torch.empty(0)
+    described.clear()
 
     def again(first: int, out: Tensor, in_order: Tensor) -> None:
         scaled_exponentials(in_order, weight, bias, numbers, first, out, tiles)
@@ -233,9 +242,17 @@ class RowNumbers:
     target_gradients: Tensor
     """the gradient of the target's logit"""
 
-    def part(self, rows: slice) -> RowNumbers:
-        parts = {field.name: getattr(self, field.name)[rows] for field in fields(self)}
-        return RowNumbers(**{**parts, "num_valid": self.num_valid})
+
+class Described(dict[tuple[int, ...], TensorDescriptor]):
+    """The descriptors by which TMA reads and writes tiles, made once for a place in memory."""
+
+    def of(self, tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
+        """Tiles of (rows, columns)."""
+        key = (tensor.data_ptr(), *tensor.shape, rows, columns)
+        found = self.get(key)
+        if found is None:
+            found = self[key] = TensorDescriptor.from_tensor(tensor, [rows, columns])
+        return found
 
 
 def _column_sums(e: Tensor, factors: Tensor) -> Tensor:
@@ -278,7 +295,7 @@ def references(
         (4096,),
         num_warps=16,
     )
-    sample_step = triton.cdiv(V, SAMPLES)
+    sample_step = cdiv(V, SAMPLES)
     sample = mm(hidden, weight[::sample_step].t())  # (N, about SAMPLES)
     num_samples = sample.shape[1]
     launch(
@@ -314,28 +331,29 @@ def exponentials(
     ignore_index: int,
     z_loss: float,
     tiles: Tiles,
-    weight_tiles: TensorDescriptor | None = None,
+    described: Described,
 ) -> None:
     """Fill the rows' losses and, with `weights`, E (n, columns), factors and target gradients.
 
-    `hidden` and `numbers` of the n rows that are `first` and following in the order of all.
+    `hidden` and `E` are of the n rows that are `first` and following in the order of all.
     """
     (n, D), V = hidden.shape, weight.shape[0]
     device = hidden.device
     columns = E.shape[1]
     store = weights is not None
-    column_tiles = triton.cdiv(columns, tiles.classes)
+    column_tiles = cdiv(columns, tiles.classes)
     sums = torch.empty(column_tiles, n, dtype=torch.float32, device=device)
     broken = torch.empty(n, dtype=torch.int8, device=device)
     some = bias if bias is not None else sums
     _multiply(
         hidden,
-        weight_tiles or TensorDescriptor.from_tensor(weight, [tiles.classes, tiles.width]),
+        weight,
         E,
         (some, numbers.targets, numbers.reference, sums, numbers.factors, numbers.num_valid),
         (first, n, V, D, columns, ignore_index),
         (store, False, bias is not None),
         tiles,
+        described,
     )
     of_rows = (
         weights if weights is not None else sums,
@@ -347,9 +365,9 @@ def exponentials(
     )
     launch(
         fused_linear.finish_rows,
-        triton.cdiv(n, 8),
+        cdiv(n, 8),
         (numbers.target_logits, numbers.reference, sums, numbers.targets, *of_rows),
-        (n, V, columns, column_tiles, ignore_index, z_loss),
+        (first, n, V, columns, column_tiles, ignore_index, z_loss),
         (8, 256, store),
         num_warps=4,
     )
@@ -365,7 +383,7 @@ def exponentials(
             numbers.reference,
             *of_rows,
         ),
-        (V, D, columns, z_loss),
+        (first, V, D, columns, z_loss),
         (64, min(128, power_of_2(D)), store, bias is not None),
         num_warps=4,
     )
@@ -386,25 +404,26 @@ def scaled_exponentials(
     """
     (N, D), V = hidden.shape, weight.shape[0]
     width = out.shape[1]
-    weight_tiles = TensorDescriptor.from_tensor(weight[first:V], [tiles.classes, tiles.width])
+    described = Described()
     # Classes by their place in `out`; no row is ignored here, an ignored one has factor 0.
     places, no_index = numbers.targets - first, -(1 << 30)
-    some = numbers.reference if bias is None else bias[first:]
+    reference = numbers.reference
+    some = reference if bias is None else bias[first:]
     for start in range(0, N, CACHED_ROWS):
         part = slice(start, min(start + CACHED_ROWS, N))
-        reference, factors = numbers.reference[part], numbers.factors[part]
         _multiply(
             hidden[part],
-            weight_tiles,
+            weight[first:],
             out[part],
-            (some, places[part], reference, reference, factors, numbers.num_valid),
+            (some, places, reference, reference, numbers.factors, numbers.num_valid),
             (start, part.stop - start, V - first, D, width, no_index),
             (True, True, bias is not None),
             tiles,
+            described,
         )
     launch(
         fused_linear.place_targets,
-        triton.cdiv(N, 128),
+        cdiv(N, 128),
         (numbers.targets, numbers.target_gradients, out),
         (N, first, width),
         (128,),
@@ -414,15 +433,16 @@ def scaled_exponentials(
 
 def _multiply(
     hidden: Tensor,
-    weight_tiles: TensorDescriptor,
+    weight: Tensor,
     E: Tensor,
     of_rows: tuple[Tensor, ...],
     sizes: tuple[int, ...],
     switches: tuple[bool, bool, bool],
     tiles: Tiles,
+    described: Described,
 ) -> None:
     """The product and what is done to its tiles; `switches`: store E, scale it by the factors, add a bias."""
-    grid = triton.cdiv(len(hidden), tiles.rows) * triton.cdiv(E.shape[1], tiles.classes)
+    grid = cdiv(hidden.shape[0], tiles.rows) * cdiv(E.shape[1], tiles.classes)
     if tiles.persistent and hidden.is_cuda:
         grid = min(grid, multiprocessors(hidden.device))
     launch(
@@ -432,10 +452,15 @@ def _multiply(
         sizes,
         (tiles.rows, tiles.classes, tiles.width, *switches, tiles.persistent, INTERPRETED),
         descriptors=(
-            TensorDescriptor.from_tensor(hidden, [tiles.rows, tiles.width]),
-            weight_tiles,
-            TensorDescriptor.from_tensor(E, [tiles.rows, tiles.classes]),
+            described.of(hidden, tiles.rows, tiles.width),
+            described.of(weight, tiles.classes, tiles.width),
+            described.of(E, tiles.rows, tiles.classes),
         ),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
+
+
+def cdiv(n: int, by: int) -> int:
+    """Rounded up; Triton's own takes a few microseconds a call."""
+    return -(-n // by)
