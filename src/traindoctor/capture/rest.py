@@ -16,8 +16,9 @@ WINDOW, AGAIN = 16, 512
 # Part of the budget that listening may use; the rest is for measurements.
 SHARE = 0.5
 LONGEST = 16
-# A curve with gaps, or a clock that misses a step, is worse than its price.
-NEVER = frozenset({"loss", "timing", "passes", "rates", "graphs"})
+# A curve with gaps, or a clock that misses a step, is worse than its price; the device's idle time is the script's
+# own only in the steps in which the others rest.
+NEVER = frozenset({"loss", "timing", "passes", "rates", "graphs", "sync"})
 # Evaluations are rare and each one counts: a pass without gradient wakes these for its step.
 ROUSED = frozenset({"targets", "modes"})
 

@@ -204,6 +204,8 @@ def fused(
             (min(1024, power_of_2(D)), dhidden is not None, dweight is not None),
             num_warps=4,
         )
+        # Its memory is wanted for the next chunk.
+        product = None
         if dweight is not None:
             dweight.add(e, h)
         if dbias is not None:
