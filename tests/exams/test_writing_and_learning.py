@@ -6,7 +6,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.nn.functional as F
 from chains import B, Model, T, chain, kept, loss, measured
+
+from torch import Tensor, nn
 
 import traindoctor.exams.overfit_batch as overfitting
 from traindoctor.exams.generation import ends_in_loop, generation
@@ -14,6 +18,7 @@ from traindoctor.exams.overfit_batch import overfit_batch
 from traindoctor.exams.reference_model import reference_model
 from traindoctor.exams.reference_numbers import reference_numbers
 from traindoctor.replay.patient import Patient
+from traindoctor.replay.snapshot import StepLog
 
 
 def test_one_batch_is_learned_by_heart(
@@ -32,6 +37,31 @@ def test_a_plain_model_tells_whether_numbers_can_be_learned(apart: bool) -> None
     values = reference_numbers(Patient(snapshot=SimpleNamespace(logs=logs))).values
     assert (values["held_out"] > 0.95) == apart
     assert not reference_numbers(Patient()).done
+
+
+@pytest.mark.parametrize("asked", ["codes", "codes, then numbers"])
+def test_numbers_of_the_models_own_making_are_nobodys_to_tell(
+    examine: Callable[..., Patient], asked: str
+) -> None:
+    def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        signals, numbers = batch
+        made = model(signals)[:, 0]
+        error = F.mse_loss(made, made.detach().round())
+        return error if asked == "codes" else error + F.mse_loss(made, numbers)
+
+    def codes_first(number: int) -> StepLog:
+        log = measured(number, apart=False)
+        log.data[("loss", 1, 0)] = log.data[("loss", 0, 0)]
+        log.data[("loss", 0, 0)] = torch.randn(32, generator=torch.Generator().manual_seed(number))
+        return log
+
+    patient = examine(nn.Linear(12, 1), step, lambda _: (torch.randn(32, 12), torch.randn(32)))
+    patient.snapshot = SimpleNamespace(logs={number: codes_first(number) for number in range(46)})
+    result = reference_numbers(patient)
+    if asked == "codes":
+        assert "model's own" in result.reason
+    else:
+        assert result.values["held_out"] < 0.95
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from traindoctor.probes.batches import Batches
 from traindoctor.probes.label_order import LabelOrder, redealt_z
 from traindoctor.probes.ladder import CountModel, Ladder, Unigram, context_hashes
 from traindoctor.probes.relatedness import Relatedness
+from traindoctor.probes.target_numbers import TargetNumbers
 from traindoctor.probes.targets import Targets
 from traindoctor.record import Record, RecordWriter, open_record
 
@@ -69,6 +70,20 @@ def test_loss_token_is_the_mean_over_valid_targets(
     assert record["loss.token"].last == pytest.approx(expected, rel=1e-6)
     assert (record["target.valid"].last, record["target.total"].last) == (4.0, 6.0)
     assert record.fact("loss.site")["classes"] == 11
+
+
+def test_of_several_squared_errors_the_best_learned_speaks(tmp_path: Path) -> None:
+    """A code book's error stands beside codes that hardly vary; the reconstruction is learned."""
+    torch.manual_seed(0)
+    x, codes = torch.randn(32, 8), 0.1 * torch.randn(32, 8)
+    book = events(x, codes + 1.0, codes, kind="mse_loss")
+    rebuilt = events(x, x + 0.1, x, kind="mse_loss")
+    pass_of_both = [*book[:-1], *rebuilt]
+    further = events(x, x, x, kind="mse_loss")
+    record = run(tmp_path, TargetNumbers(), [pass_of_both, [*book, *further]])
+    assert record["loss.squared"].values == pytest.approx([0.01, 1.0], rel=1e-4)
+    variance = [t.var(dim=0, unbiased=False).mean().item() for t in (x, codes)]
+    assert record["target.variance"].values == pytest.approx(variance, rel=1e-5)
 
 
 def test_unigram_rung_is_the_entropy_and_bigram_sees_the_last_token() -> None:

@@ -15,11 +15,15 @@ from torch import Tensor, nn
 
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.alignment import looks_like_positions
+from traindoctor.replay.loss_sites import TORCH_LOSSES
+from traindoctor.replay.ops import PARAMETER
+from traindoctor.replay.origins import argument, hangs_on
 from traindoctor.replay.reference import HELD_OUT, LEAST_BATCHES, WIDTH, Reference, teach
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
     from traindoctor.replay.snapshot import StepLog
+    from traindoctor.replay.tape import StepTape
 
 # A signal of one number per place is read in pieces, so that it has at most so many.
 MOST_PLACES = 64
@@ -31,7 +35,8 @@ MOST_NUMBERS = 256
 )
 def reference_numbers(patient: Patient) -> Mapping[str, Any]:
     """`held_out`: mean squared error on batches it did not see, over that of guessing the mean (`guessing`: 1)."""
-    batches = [pair for log in patient.logs() if (pair := numbers_of(log)) is not None]
+    call = asked_of_data(patient.first_tape)
+    batches = [pair for log in patient.logs() if (pair := numbers_of(log, call)) is not None]
     shapes = {(x.shape[1:], y.shape[1:]) for x, y in batches}
     if len(batches) < LEAST_BATCHES or len(shapes) != 1:
         raise NotApplicable(
@@ -69,9 +74,22 @@ def error(scores: Tensor, targets: Tensor) -> Tensor:
     return F.mse_loss(scores.mean(1), targets)
 
 
-def numbers_of(log: StepLog) -> tuple[Tensor, Tensor] | None:
+def asked_of_data(tape: StepTape | None) -> int:
+    """The number, among the step's calls of losses, of the first whose targets are numbers of the batch.
+
+    What the model makes itself (codes, an estimate of its own) moves with its weights: nobody can be asked to tell it.
+    """
+    calls = [s for s in tape.loss_sites if s.op.name in TORCH_LOSSES] if tape is not None else []
+    calls = [s for s in calls if hangs_on(tape, s.logits) & PARAMETER]
+    own = [hangs_on(tape, argument(s.op, 1, "target")) & PARAMETER != 0 for s in calls]
+    if own and all(own):
+        raise NotApplicable("the numbers that are asked for are the model's own")
+    return own.index(False) if own else 0
+
+
+def numbers_of(log: StepLog, call: int = 0) -> tuple[Tensor, Tensor] | None:
     """(tokens (B, T) or features (B, T, D), numbers (B, Q)) of a step."""
-    targets = next((v for (kind, _, _), v in log.data.items() if kind == "loss"), None)
+    targets = log.data.get(("loss", call, 0))
     if targets is None or not targets.is_floating_point() or targets.ndim == 0:
         return None
     y = targets.cpu().float().reshape(len(targets), -1)
