@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from chains import B, Model, T, chain, kept, loss, measured
-
 from torch import Tensor, nn
 
 import traindoctor.exams.overfit_batch as overfitting

@@ -33,6 +33,7 @@ PROBES: tuple[str, ...] = (
     "targets:Targets",
     "target_numbers:TargetNumbers",
     "batches:Batches",
+    "held_batch:HeldBatch",
     "random_state:RandomState",
     "ladder:Unigram",
     "ladder:Ladder",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from traindoctor.checks.base import Clear, Finding
 from traindoctor.checks.data.batch_not_changing import batch_not_changing
 from traindoctor.record import make_record
@@ -20,6 +22,20 @@ def test_silent_when_every_batch_is_new_or_a_small_pool_comes_back() -> None:
 def test_silent_when_the_data_set_is_one_batch() -> None:
     record = make_record({"batch.rowset": [7.0] * 20}, facts={"loader.batches": 1})
     assert isinstance(batch_not_changing(record), Clear)
+
+
+@pytest.mark.parametrize(
+    ("times", "loader", "status"),
+    [(None, None, "possible"), (40.0, None, "confirmed"), (None, 30, "confirmed")],
+)
+def test_the_same_tensors_may_be_all_there_is(
+    times: float | None, loader: int | None, status: str
+) -> None:
+    """Full-batch training holds its data; a batch taken once is a small part of what the script holds."""
+    facts = {"batch.held": {"since": 0, "times": times}, "loader.batches": loader}
+    found = batch_not_changing(make_record({"batch.rowset": [7.0] * 20}, facts=facts))
+    assert isinstance(found, Finding)
+    assert found.status == status
 
 
 def test_a_handful_of_batches_where_the_loader_has_more() -> None:
