@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.gradient.clip_too_tight import EXAM, clip_too_tight
+from traindoctor.checks.model.init_too_large import init_too_large
+from traindoctor.diagnosis.verdict import rank
 from traindoctor.record import ExamResult, Record, make_record
 
 NAN = float("nan")
@@ -72,3 +74,12 @@ def test_clipping_by_hand_is_judged_like_torchs() -> None:
     asked = clip_too_tight(record(2.2, NAN))
     assert isinstance(asked, NotJudged)
     assert asked.wants == "gradient_arrival"
+
+
+def test_a_usual_limit_after_a_start_far_too_large_is_not_the_root() -> None:
+    start = {"loss_ratio": 132.0, "logits_std": 102.0, "ln_classes": 6.4}
+    exams = {EXAM: experiment(3.6), "init_scale": start}
+    for limit, first in ((0.5, "init-too-large"), (1e-3, "clip-too-tight")):
+        seen = record(132 * limit, limit, exams)
+        found = [clip_too_tight(seen), init_too_large(seen)]
+        assert rank(one for one in found if isinstance(one, Finding))[0].finding.cause == first

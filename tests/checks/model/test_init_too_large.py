@@ -40,3 +40,16 @@ def test_silent_when_the_run_is_soon_rid_of_it() -> None:
     # rid of it late, or rid of it and no better than guessing
     assert isinstance(run_of([27.0] * 40 + [0.3] * 20), Finding)
     assert isinstance(run_of([27.0, 12.0, 5.0] + [3.9] * 60), Finding)
+
+
+def test_wide_scores_alone_may_take_longer_if_the_run_then_learns_nearly_all() -> None:
+    def ending(loss: float, score_std: float = 1.0) -> Outcome:
+        losses = [27.0 - i for i in range(24)] + [loss] * 36
+        values = HEALTHY | {"loss_ratio": 6.7, "logits_std": 8.3, "score_std": score_std}
+        exams = {"init_scale": values | {"ln_classes": 4.09}}
+        return init_too_large(make_record({"loss.token": losses}, exams=exams))
+
+    assert isinstance(ending(0.4), Clear)
+    assert isinstance(ending(1.8), Finding)
+    # saturated attention passes no gradient to what lies before it
+    assert isinstance(ending(0.4, score_std=20.0), Finding)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traindoctor.checks.base import Outcome, check, evidence, worth_asking
+from traindoctor.checks.base import Finding, Outcome, check, evidence, worth_asking
+from traindoctor.checks.model.init_too_large import init_too_large
 from traindoctor.checks.optimizer.base import Experiment, groups_of
 from traindoctor.record import Record
 
@@ -17,6 +18,9 @@ RATIO = 30.0
 RATIO_ALONE = 300.0
 # The step that is left moves the weights by less than this share of their norm.
 SHORT_STEP = 3e-4
+# Limits in use are 0.25 to 5. Where weights start far too large, and the limit is one of these, what is cut are the
+# norms of that start: a wider limit only shortens the way back from it.
+USUAL_LIMIT = 0.25
 
 
 @check(
@@ -37,7 +41,8 @@ def clip_too_tight(record: Record) -> Outcome | None:
     ## How to fix
     Set the limit near the norm of ordinary steps (1.0 is usual), so that only outliers are cut.
     ## When it stays silent
-    Clipping on every step by a small factor, and optimizers that undo it (Adam divides by the same factor).
+    Clipping on every step by a small factor, and optimizers that undo it (Adam divides by the same factor). A usual
+    limit that cuts the gradients of weights that start far too large is named after those weights.
     """
     seen = by_torch(record) if len(record["clip.limit"].finite()) else by_hand(record)
     if not isinstance(seen, Cut):
@@ -65,7 +70,13 @@ def clip_too_tight(record: Record) -> Outcome | None:
             return clip_too_tight.clear(f"{EXAM}: with a wider limit the run is no better")
         best = max(wider, key=trial.gain)
         items.append(trial.evidence(best, f"{best.removeprefix('limit*')} times the limit"))
-        return clip_too_tight.finding(*items, summary=summary, since_step=seen.since)
+        large_start = isinstance(init_too_large(record), Finding) and seen.limit >= USUAL_LIMIT
+        return clip_too_tight.finding(
+            *items,
+            summary=summary,
+            since_step=seen.since,
+            grade="statistic" if large_start else "exact",
+        )
     update = record.get("update.ratio")
     short = update is not None and len(update) and update.median() < SHORT_STEP
     undone = any(group.get("betas") is not None for group in groups_of(record))
