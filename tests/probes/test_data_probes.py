@@ -15,6 +15,7 @@ from traindoctor.probes.base import Probe
 from traindoctor.probes.batches import Batches
 from traindoctor.probes.label_order import LabelOrder, redealt_z
 from traindoctor.probes.ladder import CountModel, Ladder, Unigram, context_hashes
+from traindoctor.probes.number_order import NumberOrder
 from traindoctor.probes.relatedness import Relatedness
 from traindoctor.probes.target_numbers import TargetNumbers
 from traindoctor.probes.targets import Targets
@@ -161,6 +162,24 @@ def test_classes_in_order_stand_out_and_shuffled_ones_do_not(tmp_path: Path) -> 
     mixed = [events(x, logits, torch.randint(0, 4, (16,))) for _ in range(25)]
     record = run(tmp_path / "mixed", LabelOrder(), mixed)
     assert abs(record["order.label_z"].last) < 4
+
+
+@pytest.mark.parametrize("shape", [(16,), (16, 1), (16, 30)])
+def test_numbers_in_order_are_told_from_numbers_dealt_at_random(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(16, 5)
+    sites = [3.0 * (step // 10) + torch.randn(shape) for step in range(50)]
+    mixed = torch.cat(sites)[torch.randperm(16 * 50)].split(16)
+    found = []
+    for name, targets in (("ordered", sites), ("mixed", mixed)):
+        steps = [events(x, torch.zeros_like(y), y, kind="mse_loss") for y in targets]
+        record = run(tmp_path / name, NumberOrder(), steps)
+        found.append((record["order.number_z"].last, record["order.number_neighbour_z"].last))
+    assert found[0][0] > 50
+    assert found[0][1] > 4
+    assert max(map(abs, found[1])) < 4
 
 
 def test_contrastive_targets_have_no_order(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ PROBES: tuple[str, ...] = (
     "ladder:Unigram",
     "ladder:Ladder",
     "label_order:LabelOrder",
+    "number_order:NumberOrder",
     "relatedness:Relatedness",
     "coverage:Coverage",
     "rates:Rates",
