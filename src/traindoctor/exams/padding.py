@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.padding_token import known_as_padding
 from traindoctor.replay.ends import Ends, find_ends
 
 if TYPE_CHECKING:
@@ -56,10 +57,14 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
         "tail_share": float(tails.float().mean()),
         # Tails of one length in every row belong to the task, not to the batching.
         "lengths_vary": bool(tails.sum(1).float().std() > 0) if rows > 1 else False,
+        "known_as_padding": False,
         "counted": 0.0,
     }
     if not flat_tails.any():
         return row
+    assert token is not None
+    if not row["lengths_vary"]:
+        row["known_as_padding"] = known_as_padding(tape, ends, token)
     counts = counted(tape, ends).cpu()
     scores = (
         ends.scores(tape.replay(want=[ends.loss.logits])[ends.loss.logits].detach()).float().cpu()

@@ -39,7 +39,8 @@ def hangs_on(tape: StepTape, ref: Any) -> int:
     if tape.name_of(ref) is not None:
         return PARAMETER
     op = tape.producer.get(ref)
-    return op.hangs_on if op is not None else 0
+    made = op.hangs_on if op is not None else 0
+    return made | tape.written.get(ref, 0)
 
 
 def walk_back(tape: StepTape, ref: Ref) -> Iterator[tuple[Ref, Op | None]]:

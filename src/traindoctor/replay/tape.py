@@ -77,6 +77,15 @@ class StepTape:
         return made
 
     @cached_property
+    def written(self) -> dict[Ref, int]:
+        """What the ops hang on that wrote to a Ref after it was made (`shifted[:, 1:] = labels[:, :-1]`)."""
+        found: dict[Ref, int] = {}
+        for op in self.ops:
+            for ref in op.writes:
+                found[ref] = found.get(ref, 0) | op.hangs_on
+        return found
+
+    @cached_property
     def functions(self) -> list[FunctionCall]:
         """Calls of the user's own autograd.Functions, in order."""
         calls = [op.users_function for op in self.ops]

@@ -33,3 +33,7 @@ def test_fires_when_most_counted_targets_are_padding() -> None:
 )
 def test_silent_on_look_alikes(values: dict[str, Any]) -> None:
     assert isinstance(judge(**values), Clear)
+
+
+def test_tails_of_one_length_are_padding_where_the_model_treats_them_so() -> None:
+    assert isinstance(judge(lengths_vary=False, known_as_padding=True), Finding)

@@ -26,12 +26,15 @@ def padding_in_loss(record: Record) -> Outcome | None:
     Set the targets of padding to -100 (`labels[attention_mask == 0] = -100`), or pass `ignore_index=pad_id`.
     ## When it stays silent
     Padding that is masked by ignore_index, by weights or by selection does not count, however it is done.
-    Tails of one length in all rows belong to the task.
+    Tails of one length in all rows belong to the task, unless the model itself treats their token as padding: its table
+    says so, or it masks the token at the ends of another text.
     """
     result = record.exam("padding")
     assert result is not None
     for pair in result.values["pairs"]:
-        if pair["counted"] < SHARE or pair["rows"] < ROWS or not pair.get("lengths_vary", True):
+        if pair["counted"] < SHARE or pair["rows"] < ROWS:
+            continue
+        if not pair.get("lengths_vary", True) and not pair.get("known_as_padding", False):
             continue
         if pair["token_elsewhere"] > ELSEWHERE:
             continue
