@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traindoctor.checks.data.squared_error import share_of_variance
 from traindoctor.record import Record, Series
 
 # Fewer points than this make no trend.
@@ -149,12 +150,8 @@ def _on_unigram_rung(record: Record) -> list[Symptom]:
 
 def _at_variance(record: Record) -> list[Symptom]:
     """A regression that does no better than the mean of its targets."""
-    error, variance = record.get("loss.squared"), record.get("target.variance")
-    if error is None or variance is None or len(error) < RUNG_STEPS:
-        return []
-    level = float(np.mean(variance.finite().values))
-    share = float(np.mean(error.finite().values[-RUNG_STEPS:])) / level if level > 0 else 0.0
-    if share < AT_VARIANCE:
+    share = share_of_variance(record)
+    if share is None or share < AT_VARIANCE:
         return []
     text = f"the squared error stays at {share:.2f} of the targets' variance: guessing their mean is as good"
     return [Symptom("loss-at-variance", text, None, True)]

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import numpy as np
-
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.data.squared_error import share_of_variance
 from traindoctor.record import Record
 
 # Rows dealt at random stay within 2.1 (57 runs); classes in order gave 297 after 100 batches.
@@ -13,7 +12,7 @@ NEIGHBOURS = 4.0
 COME_AGAIN, LEAST_ROUND = 3, 8
 # A squared error over the variance within batches: 1.7 where five sites came one after the other, 0.3 with the same
 # rows mixed. Under this the order does no harm.
-NOT_LEARNED, POINTS = 0.8, 20
+NOT_LEARNED = 0.8
 
 
 @check(
@@ -66,7 +65,7 @@ def numbers_in_order(record: Record, z: float) -> Outcome:
     follow = neighbours.last if neighbours is not None and len(neighbours) else 0.0
     if z <= ORDERED or follow <= NEIGHBOURS:
         return data_not_shuffled.clear(f"numbers are mixed as by chance (z = {min(z, follow):.1f})")
-    share = share_left(record)
+    share = share_of_variance(record, record.num_steps // 4)
     if share is None:
         return data_not_shuffled.not_judged("what the order does to the error was not measured")
     if share < NOT_LEARNED:
@@ -105,23 +104,3 @@ def steps_of_a_round(record: Record) -> int | None:
     if len(gaps) < COME_AGAIN or min(gaps) < LEAST_ROUND:
         return None
     return int(min(gaps)) if all(gap % min(gaps) == 0 for gap in gaps) else None
-
-
-def share_left(record: Record) -> float | None:
-    """The squared error of the run's last quarter over the variance within batches.
-
-    Both are measured now and then; the loss of every step says how the error went on.
-    """
-    error, variance = record.get("loss.squared"), record.get("target.variance")
-    loss = record.get("loss.root")
-    if error is None or variance is None or loss is None or len(error.finite()) < POINTS:
-        return None
-    _, at, under = np.intersect1d(loss.steps, error.steps, return_indices=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = error.values[under] / loss.values[at]
-    ratios, losses = ratios[np.isfinite(ratios)], loss.finite()
-    level = float(np.mean(variance.finite().values))
-    if not len(ratios) or level <= 0:
-        return None
-    late = float(np.mean(losses.values[-max(1, len(losses) // 4) :]))
-    return late * float(np.median(ratios)) / level

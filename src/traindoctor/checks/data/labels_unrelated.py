@@ -4,6 +4,7 @@ import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.data.base import order_is_lost, reference, rolled_over_the_batch
+from traindoctor.checks.data.squared_error import share_of_variance
 from traindoctor.record import Record, Series
 
 # z of the permutation test: 1.1 where labels were shuffled apart, 30 to 231 in healthy classifiers (2 in chance).
@@ -60,8 +61,8 @@ def labels_unrelated(record: Record) -> Outcome | None:
             line=pair["line"],
             since_step=0,
         )
-    if (error := record.get("loss.squared")) is not None and len(error) >= STEPS:
-        return numbers(record)
+    if (share := share_of_variance(record)) is not None:
+        return numbers(record, share)
     z, rows = record.get("relation.z"), record.get("relation.rows")
     if z is None or not len(z):
         return labels_unrelated.not_judged("relation.z was not recorded")
@@ -124,11 +125,8 @@ def labels_unrelated(record: Record) -> Outcome | None:
     )
 
 
-def numbers(record: Record) -> Outcome:
+def numbers(record: Record, share: float) -> Outcome:
     """A regression: does its error stay at what guessing the mean costs, and does nobody do better?"""
-    error, variance = record["loss.squared"].finite(), record["target.variance"].finite()
-    level = float(np.mean(variance.values))
-    share = float(np.mean(error.tail(STEPS).values)) / level if level > 0 else 0.0
     if share < NUMBERS_LEARNED:
         return labels_unrelated.clear(f"the error is {share:.2f} of the targets' variance")
     learnable = reference(record, "reference_numbers")
