@@ -51,6 +51,16 @@ def test_silent_on_a_sound_but_slow_run() -> None:
     assert isinstance(lr_too_low(record(on_a_plateau)), Clear)
 
 
+def test_confirmed_where_not_even_frequencies_are_learned_and_longer_steps_learn_them() -> None:
+    learns_them = trial(0.08, 0.54, 1.29, kl=1.4e-6)
+    found = lr_too_low(record(learns_them))
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    # The same gain in a run that knows the frequencies, or whose steps are long, is that of a slow start.
+    assert isinstance(lr_too_low(record(learns_them, losses=[3.1] * 200)), Clear)
+    assert isinstance(lr_too_low(record(learns_them, ratio=2e-3)), Clear)
+
+
 def test_silent_while_the_rate_rises() -> None:
     rising = [1e-6 * (k + 1) for k in range(200)]
     assert isinstance(lr_too_low(record(trial(0.01, 0.8, 0.8), rates=rising)), Clear)

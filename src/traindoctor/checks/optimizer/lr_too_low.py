@@ -11,6 +11,11 @@ EXAM = "experiment_rate_up"
 # rests on a plateau. Ten is enough beside updates that do nothing; alone it must be far more.
 GAIN_RATIO = 10.0
 GAIN_RATIO_ALONE = 30.0
+# A loss this far above what frequencies alone give (nats): no plateau of a sound run, which learns them within its
+# first steps. 1.2 after 150 short steps of a sick run; the same run at a usual rate had 0.07 after 20.
+OVER_FREQUENCIES = 0.3
+# ... beside a higher rate that goes this share of the way to them within the experiment (0.87 in the sick run).
+WAY_TO_FREQUENCIES = 0.5
 # An update that moves the predictions by less than this many nats per position does nothing: 3e-8 in the
 # sick case, at least 1.3e-5 in healthy ones once warm-up is over.
 KL_NOTHING = 1e-6
@@ -33,7 +38,8 @@ def lr_too_low(record: Record) -> Outcome | None:
     """
     ## What it does
     Replays late steps of the run with 10 and 100 times the rate, beside the run as it was. It asks for a tenfold
-    gain, and looks at how little one update changes the predictions.
+    gain, and looks at how little one update changes the predictions, or how far the loss still is above what
+    the frequencies of the targets alone give.
     ## Why it matters
     The run looks calm and healthy and would need weeks to get anywhere.
     ## How to fix
@@ -88,17 +94,26 @@ def lr_too_low(record: Record) -> Outcome | None:
     gains = trial.gain(best) / own
     change = trial.extra.get("kl_per_update")
     nothing = isinstance(change, float) and change < KL_NOTHING
-    if gains < (GAIN_RATIO if nothing else GAIN_RATIO_ALONE):
+    behind = -reached.below_unigram if reached is not None and reached.finite else math.nan
+    crawls = (
+        ratio_seen < LONG_ENOUGH
+        and reached is not None
+        and behind > OVER_FREQUENCIES
+        and trial.gain(best) > WAY_TO_FREQUENCIES * (trial.before - reached.last + behind)
+    )
+    if gains < (GAIN_RATIO if nothing or crawls else GAIN_RATIO_ALONE):
         return lr_too_low.clear(f"{EXAM}: a higher rate gains only {gains:.1f} times as much")
     items = [
         trial.evidence(best, f"the rate times {best.removeprefix('lr*')}"),
         evidence("gain at the higher rate over the run's own", gains, 1.0),
     ]
+    if crawls:
+        items.append(evidence("loss above that of frequencies alone, nats", behind, 0.0))
     if isinstance(change, float):
         items.append(evidence("KL of one update, nats per position", change, step=trial.start))
     return lr_too_low.finding(
         *items,
-        grade="experiment" if nothing else "statistic",
+        grade="experiment" if nothing or crawls else "statistic",
         summary=f"The learning rate ({trace.series.last:.3g}) is far too low: "
         f"{best.removeprefix('lr*')} times of it gains {gains:.0f} times as much in {trial.steps} steps",
         since_step=0,
