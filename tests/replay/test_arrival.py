@@ -22,6 +22,22 @@ def cut(parameters: list[nn.Parameter]) -> None:
         p.grad.mul_(min(1.0, 1e-3 / float(norm)))  # type: ignore[union-attr]
 
 
+def cut_rows(parameters: list[nn.Parameter]) -> None:
+    """Adaptive clipping: each row of a gradient to a share of the norm of that row of the weights."""
+    for p in parameters:
+        rows = len(p) if p.dim() > 1 else 1
+        weights, gradient = p.detach().reshape(rows, -1), p.grad.reshape(rows, -1)  # type: ignore[union-attr]
+        limit = 1e-3 * weights.norm(dim=1, keepdim=True).clamp(min=1e-3)
+        norm = gradient.norm(dim=1, keepdim=True)
+        p.grad.copy_((gradient * (limit / norm.clamp(min=1e-9)).clamp(max=1.0)).view_as(p))  # type: ignore[union-attr]
+
+
+def by_layer(parameters: list[nn.Parameter]) -> None:
+    """A factor of its own for each tensor: no clipping."""
+    for k, p in enumerate(parameters):
+        p.grad.mul_(0.5**k)  # type: ignore[union-attr]
+
+
 def by_torch(parameters: list[nn.Parameter]) -> None:
     nn.utils.clip_grad_norm_(parameters, 1e-3)
 
@@ -74,6 +90,21 @@ def test_the_replay_clips_as_the_script_does_and_learns_with_a_wider_limit(tmp_p
     values = experiment_clip(watched(tmp_path, cut).patient).values
     assert values["fidelity"] < 1e-5
     assert values["variants"]["limit*100"]["loss"] < values["control"]["loss"] - 0.05
+
+
+def test_a_limit_for_each_row_is_found_and_repeated(tmp_path) -> None:
+    patient = watched(tmp_path, cut_rows).patient
+    values = gradient_arrival(patient).values
+    assert values["by_hand"] == "unit clip"
+    assert values["norm"] > 30 * values["value"]
+    trial = experiment_clip(patient).values
+    assert trial["fidelity"] < 1e-3
+    assert trial["variants"]["limit*100"]["loss"] < trial["control"]["loss"] - 0.05
+
+
+def test_a_factor_for_each_tensor_is_no_limit(tmp_path) -> None:
+    values = gradient_arrival(watched(tmp_path, by_layer, steps=6).patient).values
+    assert values["by_hand"] is None
 
 
 @pytest.mark.parametrize("order", ["given", "sorted"])

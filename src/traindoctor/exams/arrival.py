@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @exam(name="gradient_arrival", title="Gradients changed between backward and step", cost=0.5)
 def gradient_arrival(patient: Patient) -> Mapping[str, Any]:
-    """`by_hand`: None, "factor" or "clip", with its value and the norm of gradients before it; `swapped`: parameters
+    """`by_hand`: None, "factor", "clip" or "unit clip", with its value and the norm of gradients before it; `swapped`: parameters
     that got the gradient of another one."""
     keeper = patient.snapshot
     if keeper is None:

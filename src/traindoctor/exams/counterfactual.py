@@ -261,7 +261,7 @@ def experiment_decay_start(patient: Patient) -> dict[str, Any]:
 def experiment_clip(patient: Patient) -> dict[str, Any]:
     plan = late_plan(patient)
     own = plan.gradients
-    if not any(log.clips for log in plan.train) and (own is None or own.kind != "clip"):
+    if not any(log.clips for log in plan.train) and (own is None or own.kind == "factor"):
         raise NotApplicable("no step of the plan is clipped")
     changes = {"limit*10": Change(limit=10.0), "limit*100": Change(limit=100.0)}
     return compare(plan, changes, seconds=patient.seconds, promising=2)

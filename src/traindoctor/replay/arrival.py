@@ -2,17 +2,22 @@
 
 Scripts divide `.grad` by a number, or clip it, in a loop of their own. On each taped step the gradient that arrived is
 compared with the one that backward left: one factor for all of it, the same at every step, is a division; one that
-brings every gradient to the same norm is a clipping.
+brings every gradient to the same norm is a clipping. One that does so for each tensor or row by itself is a clipping by
+units.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from traindoctor.replay.unit_clipping import unit_limits
+
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from traindoctor.replay.snapshot import StepLog
     from traindoctor.replay.tape import StepTape
 
@@ -37,12 +42,14 @@ class Arrived:
 class ByHand:
     """The script's own way with its gradients."""
 
-    kind: Literal["factor", "clip"]
+    kind: Literal["factor", "clip", "unit clip"]
     value: float
-    """The factor, or the limit of the norm."""
+    """The factor, or the limit of the norm; of limits for each unit, the norm that they leave of the whole."""
     norm: float
     """Of the gradients before it, in the middle of the taped steps."""
     steps: int
+    limits: Mapping[str, Tensor] = field(default_factory=dict)
+    """Of each tensor's units, where each has its own."""
 
 
 def arrivals(tapes: Mapping[int, StepTape], logs: Mapping[int, StepLog]) -> list[Arrived]:
@@ -69,6 +76,8 @@ def arrivals(tapes: Mapping[int, StepTape], logs: Mapping[int, StepLog]) -> list
 def by_hand(tapes: Mapping[int, StepTape], logs: Mapping[int, StepLog]) -> ByHand | None:
     """None where the gradients arrive as backward left them, or as something that is neither."""
     found = arrivals(tapes, logs)
+    if not found:
+        return units_by_hand(tapes, logs)
     if len(found) < 2 or all(abs(one.factor - 1) <= SAME for one in found):
         return None
     norms = sorted(one.norm for one in found)
@@ -87,3 +96,22 @@ def by_hand(tapes: Mapping[int, StepTape], logs: Mapping[int, StepLog]) -> ByHan
     if not alike or not varied or any(one.norm > limits[0] * (1 + SAME) for one in whole):
         return None
     return ByHand("clip", max(limits), middle, len(found))
+
+
+def units_by_hand(tapes: Mapping[int, StepTape], logs: Mapping[int, StepLog]) -> ByHand | None:
+    """A limit for each tensor or row; only where no function of torch clips beside it."""
+    steps = [s for s in sorted(tapes) if s in logs]
+    if any(logs[s].clips or tapes[s].roots[0].scale != 1.0 for s in steps):
+        return None
+    seen = [tapes[s].units for s in steps if tapes[s].units]
+    limits = unit_limits(seen) if len(seen) == len(steps) else None
+    if limits is None:
+        return None
+
+    def total(parts: Iterable[Tensor]) -> float:
+        return math.sqrt(sum(float(norms.square().sum()) for norms in parts))
+
+    before = sorted(total(one.before for one in units.values()) for units in seen)
+    after = sorted(total(one.after for one in units.values()) for units in seen)
+    middle = len(seen) // 2
+    return ByHand("unit clip", after[middle], before[middle], len(seen), limits)

@@ -271,6 +271,7 @@ class StepRecorder(TorchFunctionMode):
             added=self.gradients.added,
             world_size=world_size(),
             arrived=self.gradients.arrived,
+            units=self.gradients.units,
             swapped=self.gradients.swapped,
             compiled=draft.compiled,
         )

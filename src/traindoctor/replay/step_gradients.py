@@ -13,6 +13,7 @@ from traindoctor.replay.draft import Draft
 from traindoctor.replay.names import is_trainable_leaf, local
 from traindoctor.replay.quiet import quiet
 from traindoctor.replay.tensors import TensorTable
+from traindoctor.replay.unit_clipping import Units, units_of
 
 # 1 - cosine of float32 gradients that were multiplied by one number: under 1e-12; half dtypes round to 1e-5.
 PARALLEL = 1e-4
@@ -103,6 +104,22 @@ class StepGradients:
         if not now or not then:
             return None
         return dot / then, dot / (now * then) ** 0.5
+
+    @property
+    def units(self) -> dict[str, Units]:
+        """Gradients that were shortened tensor by tensor or row by row; empty where they arrived in any other way."""
+        found: dict[str, Units] = {}
+        for name, parameter in self._trainable().items():
+            given = self.given.get(name)
+            if given is None or parameter.grad is None or not given.numel():
+                continue
+            gradient = local(parameter.grad).detach()
+            same = gradient.shape == given.shape and not gradient.is_sparse
+            units = units_of(given, gradient) if same else None
+            if units is None:
+                return {}
+            found[name] = units
+        return found if any(bool(units.cut.any()) for units in found.values()) else {}
 
     @property
     def swapped(self) -> dict[str, str]:

@@ -17,6 +17,7 @@ from traindoctor.replay.ops import Escape, FunctionCall, Geometry, Leaf, Op, Rea
 if TYPE_CHECKING:
     from traindoctor.replay.execute import Replay
     from traindoctor.replay.sites import InputSite, LossSite
+    from traindoctor.replay.unit_clipping import Units
 
 
 @dataclass(eq=False)
@@ -45,6 +46,8 @@ class StepTape:
     world_size: int = 1
     arrived: tuple[float, float] | None = None
     """Factor and cosine of .grad at the optimizer's step against the last backward pass: unscaling, clipping."""
+    units: dict[str, Units] = field(default_factory=dict)
+    """Where that turned the gradient and none of its tensors or rows: their norms before and after."""
 
     swapped: dict[str, str] = field(default_factory=dict)
     """Parameter -> the one whose gradient it got at the optimizer's step."""

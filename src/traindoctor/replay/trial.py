@@ -28,6 +28,7 @@ from traindoctor.replay.outside import Outside
 from traindoctor.replay.quiet import quiet
 from traindoctor.replay.snapshot import HELD_OUT, Snapshot, StepLog
 from traindoctor.replay.tape import StepTape
+from traindoctor.replay.unit_clipping import clip_units
 
 # Fewer steps than this show nothing, whatever is changed.
 MIN_STEPS = 10
@@ -299,6 +300,11 @@ class Plan:
         if own.kind == "factor":
             return {n: None if g is None else g * own.value for n, g in gradients.items()}
         gradients = dict(gradients)
+        if own.kind == "unit clip":
+            for name, limits in own.limits.items():
+                if (g := gradients.get(name)) is not None:
+                    gradients[name] = clip_units(g, limits, change.limit)
+            return gradients
         clip(gradients, list(gradients), "norm", own.value * change.limit)
         return gradients
 

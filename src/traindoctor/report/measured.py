@@ -87,6 +87,8 @@ def gradient_flow(v: Values) -> Measured:
 def gradient_arrival(v: Values) -> Measured:
     if v["by_hand"] == "clip":
         return Measured("limit that the script clips to by itself", v["value"])
+    if v["by_hand"] == "unit clip":
+        return Measured("norm that the script's own limits for tensors or rows leave", v["value"])
     if not v["factors"]:
         return Measured("steps on which torch neither clips nor scales", 0)
     return Measured("gradient at the step over that of backward", v["factors"][-1], 1)

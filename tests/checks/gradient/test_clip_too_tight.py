@@ -69,6 +69,9 @@ def test_clipping_by_hand_is_judged_like_torchs() -> None:
     found = clip_too_tight(record(2.2, NAN, arrival("clip", 1e-3) | {EXAM: experiment(3.6)}))
     assert isinstance(found, Finding)
     assert "by hand" in found.summary
+    rows = clip_too_tight(record(2.2, NAN, arrival("unit clip", 1e-3) | {EXAM: experiment(3.6)}))
+    assert isinstance(rows, Finding)
+    assert "row" in rows.summary
     assert isinstance(clip_too_tight(record(2.2, NAN, arrival("clip", 1.0))), Clear)
     assert isinstance(clip_too_tight(record(2.2, NAN, arrival(None, NAN))), Clear)
     asked = clip_too_tight(record(2.2, NAN))

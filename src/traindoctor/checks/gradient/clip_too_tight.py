@@ -21,6 +21,12 @@ SHORT_STEP = 3e-4
 # Limits in use are 0.25 to 5. Where weights start far too large, and the limit is one of these, what is cut are the
 # norms of that start: a wider limit only shortens the way back from it.
 USUAL_LIMIT = 0.25
+# What a script does in a loop of its own, as the exam names it.
+WORDS = {"clip": "by hand ", "unit clip": "by hand, each tensor or row by itself, "}
+REMEDIES = {
+    "unit clip": "Raise these limits a hundredfold, so that only outliers are cut; adaptive clipping usually allows a "
+    "gradient of 0.01 to 0.1 of the weights' own norm."
+}
 
 
 @check(
@@ -35,7 +41,7 @@ def clip_too_tight(record: Record) -> Outcome | None:
     ## What it does
     Compares the gradient norm before clipping with the limit, and replays steps with 10 and 100 times the limit.
     Clipping that the script does in a loop of its own is seen where gradients of different norms all arrive with
-    the same one.
+    the same one; a limit for each tensor or row (adaptive clipping), where each of these does.
     ## Why it matters
     With SGD a limit far under the usual norm is a learning rate divided by their ratio.
     ## How to fix
@@ -74,6 +80,7 @@ def clip_too_tight(record: Record) -> Outcome | None:
         return clip_too_tight.finding(
             *items,
             summary=summary,
+            remedy=seen.remedy,
             since_step=seen.since,
             grade="statistic" if large_start else "exact",
         )
@@ -98,6 +105,7 @@ class Cut:
     limit: float
     since: int
     words: str = ""
+    remedy: str | None = None
 
 
 def by_torch(record: Record) -> Cut | Outcome:
@@ -127,7 +135,14 @@ def by_hand(record: Record) -> Cut | Outcome:
         return clip_too_tight.not_judged(
             "whether the script clips by itself is not known", wants="gradient_arrival"
         )
-    if result is None or not result.done or result.values["by_hand"] != "clip":
+    kind = result.values["by_hand"] if result is not None and result.done else None
+    if result is None or kind not in WORDS:
         return clip_too_tight.clear("the script does not clip")
     values = result.values
-    return Cut(float(values["norm"]), float(values["value"]), int(values["steps"][0]), "by hand ")
+    return Cut(
+        float(values["norm"]),
+        float(values["value"]),
+        int((values["steps"] or [0])[0]),
+        WORDS[kind],
+        REMEDIES.get(kind),
+    )
