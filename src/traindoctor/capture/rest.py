@@ -17,8 +17,8 @@ WINDOW, AGAIN = 16, 512
 SHARE = 0.5
 LONGEST = 16
 # A curve with gaps, or a clock that misses a step, is worse than its price; the device's idle time is the script's
-# own only in the steps in which the others rest.
-NEVER = frozenset({"loss", "timing", "passes", "rates", "graphs", "sync"})
+# own only in the steps in which the others rest; half_moves ends by itself.
+NEVER = frozenset({"loss", "timing", "passes", "rates", "graphs", "sync", "half_moves"})
 # Evaluations are rare and each one counts: a pass without gradient wakes these for its step.
 ROUSED = frozenset({"targets", "modes"})
 

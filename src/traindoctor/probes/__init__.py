@@ -43,6 +43,7 @@ PROBES: tuple[str, ...] = (
     "coverage:Coverage",
     "rates:Rates",
     "step_accounting:StepAccounting",
+    "half_moves:HalfMoves",
     "update:Update",
     "optimizer_state:OptimizerState",
     "state_age:StateAge",

@@ -123,6 +123,23 @@ def test_updates_that_are_rounded_away() -> None:
     assert isinstance(low_precision_updates_lost(updates([0.002] * 6)), Clear)
 
 
+def test_half_weights_that_a_script_steps_itself() -> None:
+    def judge(observed: float, unmoved: float = 0.85, expected: float = 7000.0) -> object:
+        moves = {"observed": observed, "expected": expected, "unmoved": unmoved, "dtype": "float16"}
+        crawling = {"loss.root": [2.0 - 0.001 * k for k in range(60)]}
+        return low_precision_updates_lost(
+            make_record(crawling, facts={"weights.half_moves": moves})
+        )
+
+    found = judge(5.0)
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+    assert isinstance(judge(6000.0), Clear)  # a master copy
+    assert isinstance(judge(5.0, unmoved=0.2), Clear)  # long updates
+    assert isinstance(judge(0.0, expected=8.0), NotJudged)
+    assert isinstance(low_precision_updates_lost(make_record({"loss.root": [2.0] * 9})), NotJudged)
+
+
 def test_a_rate_that_has_decayed_is_no_fault() -> None:
     late = updates([0.1, 0.3, 0.6, 0.9, 0.95, 0.99], [1e-3, 1e-3, 5e-4, 1e-4, 1e-5, 1e-6])
     assert isinstance(low_precision_updates_lost(late), Clear)
