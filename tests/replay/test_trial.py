@@ -82,6 +82,14 @@ def test_a_changed_limit_is_the_run_with_that_limit(tmp_path) -> None:
     assert trial.losses == pytest.approx(wider[:FIRST_STEPS], abs=1e-5)
 
 
+def test_a_limit_that_the_script_has_not_is_the_run_with_it(tmp_path) -> None:
+    sgd = lambda p: torch.optim.SGD(p, lr=0.5)  # noqa: E731
+    watch, _, _ = run(tmp_path / "a", sgd)
+    _, clipped, _ = run(tmp_path / "b", sgd, limit=0.1, replay=False)
+    trial = first_plan(watch).run(Change(clip_at=0.1))
+    assert trial.losses == pytest.approx(clipped[:FIRST_STEPS], abs=1e-5)
+
+
 def test_without_the_decay_by_hand_it_is_the_run_without_it(tmp_path) -> None:
     watch, _, _ = run(tmp_path / "a", shrink=0.95)
     _, plain, _ = run(tmp_path / "b", replay=False)
@@ -145,6 +153,7 @@ def test_rate_down_cures_a_run_that_blows_up_and_not_a_healthy_one(tmp_path) -> 
     assert values["control"]["blown"]
     assert all(p["blown"] for p in values["permuted"])
     assert len(values["permuted"]) == 2
+    assert "clipped" in values["variants"]
     calm, _, _ = run(tmp_path / "b")
     values = experiment_rate_down(calm.patient).values
     assert values["variants"]["lr/3"]["loss"] > values["control"]["loss"]

@@ -36,6 +36,8 @@ MECHANISM = 5
 WARMUP_SHARE = 0.5
 BEYOND_BREAK = 5
 LARGEST_FACTOR = 100_000
+# Most scripts that clip the norm of their gradients clip it here.
+USUAL_LIMIT = 1.0
 NO_DECAY = {"no decay": Change(settings={"weight_decay": 0.0}, decay_by_hand=False)}
 USUAL_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
@@ -156,6 +158,12 @@ def warm_up(plan: Plan) -> dict[str, Change]:
     return {"warmup": Change(rate=lambda position: min(1.0, (position + 1) / rising))}
 
 
+def clipping(plan: Plan) -> dict[str, Change]:
+    """The usual limit, where the run breaks and nobody clips."""
+    clipped = plan.gradients is not None or any(log.clips for log in plan.train)
+    return {} if clipped or not plan.control().blown else {"clipped": Change(clip_at=USUAL_LIMIT)}
+
+
 @exam(
     name="experiment_rate_down",
     title="The first steps again with a lower rate, and with a warm-up",
@@ -170,6 +178,7 @@ def experiment_rate_down(patient: Patient) -> dict[str, Any]:
         # A rate that is a hundred times too high is too high by ten as well: no sooner does anything help.
         "lr/100": Change(rate=lambda _: 0.01),
         **warm_up(plan),
+        **clipping(plan),
     }
     return compare(plan, changes, seconds=patient.seconds, promising=3)
 

@@ -59,6 +59,8 @@ class Change:
     absolute_rate: float | None = None
     """The rate itself, for every group in proportion to its own peak."""
     limit: float = 1.0
+    clip_at: float | None = None
+    """A limit of the whole gradient's norm, for scripts without one."""
     loss: float = 1.0
     """A factor on the gradients, as a factor on the loss gives."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -322,6 +324,9 @@ class Plan:
             gradients = {n: None if g is None else g * change.loss for n, g in gradients.items()}
         for kind, limit, names in log.clips:
             clip(gradients, names, kind, limit * change.limit)
+        if change.clip_at is not None:
+            gradients = dict(gradients)
+            clip(gradients, list(gradients), "norm", change.clip_at)
         for group, settings in zip(clone.groups, log.settings):
             for key in SCHEDULED:
                 if key in settings:

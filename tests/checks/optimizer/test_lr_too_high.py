@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.gradient.gradients_exploding import gradients_exploding
 from traindoctor.checks.optimizer.lr_too_high import EXAM, lr_too_high
 from traindoctor.checks.optimizer.no_warmup import no_warmup
 from traindoctor.record import ExamResult, Record, make_record
@@ -54,6 +55,27 @@ def test_fires_when_even_a_third_blows_up_and_a_tenth_learns() -> None:
     found = lr_too_high(record(values))
     assert isinstance(found, Finding)
     assert "a tenth of it reaches 2.800 where the run breaks" in found.summary
+
+
+def test_large_gradients_whose_clipping_beats_every_lower_rate_are_the_cause_instead() -> None:
+    def judge(clipped: float, norm: float) -> tuple[object, object]:
+        broken = (math.nan, math.nan)
+        values = trial(math.nan, broken, lr_3=math.nan, lr_10=3.9, lr_100=3.5, clipped=clipped)
+        made = make_record(
+            {"loss.token": STUCK, "optim.lr": [0.02] * 63, "grad.norm": [norm, 3e9]},
+            exams={EXAM: values},
+        )
+        return lr_too_high(made), gradients_exploding(made)
+
+    rate, gradients = judge(clipped=2.8, norm=31.0)
+    assert isinstance(rate, Clear)
+    assert isinstance(gradients, Finding)
+    assert gradients.status == "confirmed"
+    # Shortened steps that do no better than a lower rate's, and gradients of a usual size: the rate.
+    for clipped, norm in ((3.4, 31.0), (math.nan, 31.0), (2.8, 3.0)):
+        rate, gradients = judge(clipped, norm)
+        assert isinstance(rate, Finding)
+        assert isinstance(gradients, NotJudged)
 
 
 def test_silent_when_every_rate_blows_up() -> None:

@@ -6,11 +6,14 @@ import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.loss.base import crash_of, not_finite_from, place, swollen
+from traindoctor.checks.optimizer.base import Experiment, first_norm
 from traindoctor.record import Record
 
 # Healthy runs stay within a factor of 100 of their early norm; a run on its way to NaN leaves that within steps.
 GROWTH = 1e3
 EARLY = 10
+# Fewer norms show no growth.
+LEAST = 3
 
 
 @check(
@@ -18,14 +21,15 @@ EARLY = 10
     slug="gradients-exploding",
     title="Gradient norms grow by orders of magnitude",
     needs=["grad.norm"],
-    min_steps=3,
+    min_steps=1,
     since="0.1",
 )
 def gradients_exploding(record: Record) -> Outcome | None:
     """
     ## What it does
     Compares the largest gradient norm with the median of the first steps. Where the run broke, it looks at how large
-    the values were that entered the op that overflowed.
+    the values were that entered the op that overflowed; and it replays the run at its own rate with gradients clipped
+    to a norm of 1, beside lower rates.
     ## Why it matters
     Each step is thrown further than the last; the loss rises and ends in NaN.
     ## How to fix
@@ -34,11 +38,17 @@ def gradients_exploding(record: Record) -> Outcome | None:
     Single spikes that clipping catches, norms that rise while the loss falls by a few times. Named first only when
     nothing else (rate, scale, initialisation, a wrong backward) explains it.
     """
+    if (cured := clipping_cures(record)) is not None:
+        return cured
+    norms = record["grad.norm"]
+    if len(norms) < LEAST:
+        return gradients_exploding.not_judged(
+            f"grad.norm has {len(norms)} points, {LEAST} are needed"
+        )
     if (overflow := activations_overflow(record)) is not None:
         return overflow
-    norms = record["grad.norm"]
     finite = norms.finite()
-    if len(finite) < 3:
+    if len(finite) < LEAST:
         return gradients_exploding.not_judged("hardly any gradient norm is finite")
     early = float(np.median(finite.values[:EARLY]))
     grown = finite.where(lambda v: v > GROWTH * max(early, 1e-12))
@@ -57,6 +67,29 @@ def gradients_exploding(record: Record) -> Outcome | None:
         grade="statistic",
         summary=f"the gradient norm grows from {early:.3g} to {largest:.3g}",
         since_step=int(grown.steps[0]),
+    )
+
+
+def clipping_cures(record: Record) -> Outcome | None:
+    """The run breaks, and clipping alone lets its own rate learn better than any lower one."""
+    trial = Experiment.of(record.exam("experiment_rate_down"))
+    norm = first_norm(record)
+    if trial is None or not trial.faithful or not trial.clipping_cures(norm):
+        return None
+    lower = [n for n in ("lr/3", "lr/10", "lr/100") if n in trial.variants and not trial.blown[n]]
+    best = min(lower, key=lambda name: trial.variants[name], default=None)
+    items = [
+        trial.evidence("clipped", "gradients clipped to a norm of 1"),
+        evidence("gradient norm of the untrained model", norm, "below 5", step=0),
+    ]
+    if best is not None:
+        items.append(trial.evidence(best, f"the rate divided by {best.removeprefix('lr/')}"))
+    return gradients_exploding.finding(
+        *items,
+        grade="experiment",
+        summary=f"Gradients of a norm of {norm:.3g} break the run within {trial.steps} steps; clipped to 1, the same rate "
+        f"reaches {trial.variants['clipped']:.3f}, better than any lower rate without clipping",
+        since_step=trial.start,
     )
 
 

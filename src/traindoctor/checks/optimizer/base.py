@@ -24,6 +24,12 @@ EFFECT_NATS = 0.05
 EFFECT_SHARE = 0.05
 # Share of a lower rate's gain that a warm-up to the full rate must bring: then the rate itself is fine.
 WARMUP_SHARE = 0.8
+# The same rate with clipped gradients must gain this many times what the best lower rate gains (1.6 in the sick case):
+# a shorter step alone would do as well at a lower rate.
+CLIPPED_SHARE = 1.3
+# Gradients of the untrained model that the usual limit of 1 shortens less than this are no explosion (31 in the sick
+# case; sound models begin with 0.5 to 5).
+LARGE_NORM = 10.0
 # A replay that misses the run's own losses by more does not speak about this run.
 FIDELITY = 0.1
 # ... unless it follows the first steps to this: then a run with long steps has magnified the last bit of a number.
@@ -166,6 +172,15 @@ class Experiment:
         possible = max(self.gain(name) for name in lower) - own
         return self.gain("warmup") - own >= WARMUP_SHARE * possible
 
+    def clipping_cures(self, first_norm: float) -> bool:
+        """The run breaks; at its own rate, with clipped gradients, it learns better than at any lower one."""
+        others = [n for n in ("lr/3", "lr/10", "lr/100", "warmup") if n in self.variants]
+        if not self.control_blown or not self.wins("clipped") or not first_norm >= LARGE_NORM:
+            return False
+        possible = max((self.gain(name) for name in others), default=-math.inf)
+        better = self.gain("clipped") - max(possible, 0.0) >= self.effect
+        return better and self.gain("clipped") >= CLIPPED_SHARE * possible
+
     def evidence(self, name: str, words: str) -> Evidence:
         return evidence(
             f"loss after {self.steps} replayed steps with {words} (expected: the same as without)",
@@ -222,6 +237,13 @@ class Progress:
         """
         known = math.isfinite(self.context) and self.context > 0
         return self.learned and (not known or self.below_unigram > MOST_CONTEXT * self.context)
+
+
+def first_norm(record: Record) -> float:
+    """Of the gradients of the untrained model; NaN where it was not measured."""
+    norms = record.get("grad.norm")
+    known = norms is not None and len(norms) and int(norms.steps[0]) == 0
+    return float(norms.values[0]) if norms is not None and known else math.nan
 
 
 def loss_of(record: Record) -> Series | None:

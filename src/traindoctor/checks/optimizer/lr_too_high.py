@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.optimizer.base import Experiment, progress
+from traindoctor.checks.optimizer.base import Experiment, first_norm, progress
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
@@ -31,7 +31,8 @@ def lr_too_high(record: Record) -> Outcome | None:
     warm-up and clip the gradient norm at 1.
     ## When it stays silent
     A lower rate that wins by annealing alone (a few hundredths of a nat), and runs that learn well: there the
-    experiment is not asked for. A line search along one update does not decide this: its best length is 1 in
+    experiment is not asked for. Large gradients whose clipping makes the same rate learn far better than any lower
+    one does. A line search along one update does not decide this: its best length is 1 in
     runs that blow up and 0.1 in healthy ones.
     """
     reached = progress(record)
@@ -56,6 +57,8 @@ def lr_too_high(record: Record) -> Outcome | None:
         return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")
     if trial.warmup_cures:
         return lr_too_high.clear(f"{EXAM}: with a warm-up the same rate learns as well")
+    if trial.clipping_cures(first_norm(record)):
+        return lr_too_high.clear(f"{EXAM}: with clipped gradients the same rate learns far better")
     rate = record["optim.lr"]
     tried = [name for name in SHARES if name in trial.variants and not trial.blown[name]]
     best = min(tried, key=lambda name: trial.variants[name])
