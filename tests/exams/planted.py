@@ -78,6 +78,31 @@ def classifier(
     return patient_of(model, [functools.partial(loss, model, x, y) for x, y in batches])
 
 
+class LowRank(nn.Module):
+    """x + up(down(x)), a head behind it; what starts at zero is said by name."""
+
+    def __init__(self, zero: tuple[str, ...]) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(D, 3, bias=False), nn.Linear(3, D, bias=False)
+        self.head = nn.Linear(D, C)
+        for name in zero:
+            nn.init.zeros_(self.get_submodule(name).weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + self.up(self.down(x)))
+
+
+def low_rank(*zero: str, steps: int = 12) -> Patient:
+    torch.manual_seed(0)
+    made = [(torch.randn(N, D), torch.randint(C, (N,))) for _ in range(steps)]
+    return tape_steps(
+        LowRank(zero),
+        lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        lambda step: made[step],
+        steps=steps,
+    )
+
+
 def by_function(fault: str) -> Patient:
     return classifier(lambda model, x, y: Loss.apply(model(x), y, fault))
 

@@ -29,6 +29,7 @@ from traindoctor.checks.model.attention_softmax_wrong_dim import attention_softm
 from traindoctor.checks.model.causal_mask_leak import causal_mask_leak
 from traindoctor.checks.model.dead_activations import dead_activations
 from traindoctor.checks.model.init_too_large import init_too_large
+from traindoctor.checks.model.init_too_small import init_too_small
 from traindoctor.checks.model.norm_wrong import norm_wrong
 from traindoctor.checks.model.position_missing import position_missing
 from traindoctor.checks.model.residual_missing import residual_missing
@@ -188,6 +189,12 @@ ROWS: dict[str, Row] = {
     ),
     "attention_scores": transformers(named_by(attention_scale_wrong), factor=8.0),
     "init_scale": transformers(named_by(init_too_large), init=3.0),
+    # Two zero layers one behind the other wait for the last one; two factors wait for each other.
+    "zero_factors": Row(
+        partial(planted.low_rank, "down", "up"),
+        partial(planted.low_rank, "up", "head"),
+        named_by(init_too_small, "init_scale", series={"loss.token": [1.0] * 20}),
+    ),
     "input_dependence": transformers(numbers(lambda v: v["last"] < 1e-5), bias=-50.0, skip=False),
     "residual": transformers(named_by(residual_missing), skip=False),
     "dead_units": transformers(named_by(dead_activations), bias=-50.0),

@@ -27,6 +27,7 @@ EXAMS: dict[str, str] = {
     "softmax_axis": "softmax_axis",
     "attention_scores": "attention_scores",
     "init_scale": "init_scale",
+    "zero_factors": "zero_factors",
     "input_dependence": "input_dependence",
     "residual": "residual",
     "dead_units": "dead_units",

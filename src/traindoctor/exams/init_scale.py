@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.zero_factors import at_rest
 from traindoctor.replay.origins import walk_back
 from traindoctor.replay.structure import Structure
 
@@ -59,6 +60,7 @@ def init_scale(patient: Patient) -> Mapping[str, Any]:
     )
     values["score_std"] = max(stds, default=None)
     values["frozen"] = frozen_matrices(tape)
+    values["zero_factors"] = sum(tape.parameters[n].value.ndim > 1 for n in at_rest(tape))
     scales = sorted(values["weights"].values())
     values["weight_scale"] = scales[len(scales) // 2] if scales else None
     values["largest_scale"] = scales[-1] if scales else None

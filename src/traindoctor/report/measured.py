@@ -156,6 +156,11 @@ def init_scale(v: Values) -> Measured:
     return Measured(text, v["loss_ratio"], 1)
 
 
+def zero_factors(v: Values) -> Measured:
+    text = f"weights that can never leave zero, of {v['parameters']}"
+    return Measured(text, v["stuck"], 0)
+
+
 def input_dependence(v: Values) -> Measured:
     return Measured("share of the scores that changes with the input", v["last"], "> 1e-5")
 
@@ -255,6 +260,7 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "padding": ("padding in the loss", padding),
     "loss_input": ("what the loss is given", loss_input),
     "init_scale": ("loss before training", init_scale),
+    "zero_factors": ("weights that stay zero", zero_factors),
     "tape_gradient": ("gradient by autograd", tape_gradient),
     "functions_alone": ("hand-written Functions", functions_alone),
     "finite_difference": ("gradient by differences", finite_difference),

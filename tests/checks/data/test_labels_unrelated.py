@@ -138,6 +138,8 @@ def test_numbers_that_nobody_can_tell_from_the_inputs() -> None:
     assert isinstance(asked, NotJudged)
     assert asked.wants == "reference_numbers"
     assert isinstance(regression(1.0, held_out=1.02), Finding)
+    assert isinstance(regression(0.85, held_out=0.92), Clear), "little can be known, and is told"
+    assert isinstance(regression(0.85, held_out=0.97), Finding), "within the noise"
     assert isinstance(regression(1.0, held_out=0.3), Clear), (
         "the numbers are fine: something else is wrong"
     )
@@ -157,3 +159,24 @@ def test_targets_rolled_along_the_batch_belong_to_the_neighbouring_row() -> None
     assert found.line == "train.py:5"
     assert not isinstance(judged(wrapped=True, other_rows=0.0), Finding), "rolled along time"
     assert not isinstance(judged(wrapped=False, other_rows=1.8), Finding), "batch_first forgotten"
+
+
+def just_under(*, again: bool) -> Outcome:
+    """The loss ends 0.06 nats under the entropy of the labels."""
+    series = {
+        "relation.z": [1.2],
+        "relation.rows": [640.0],
+        "loss.token": [1.38] * 75,
+        "ladder.unigram": [1.386] * 75,
+        "loss.root": [1.38] * 150 + [1.326] * 90,
+        "batch.tokens": [320.0] * 75,
+        "batch.rows": [32.0] * 75,
+        "batch.new_rows": [1.0] * 30 + [0.0 if again else 1.0] * 45,
+    }
+    reference = {"guessing": 1.386, "held_out": 1.41, "noise": 0.01}
+    return labels_unrelated(make_record(series, exams={"reference_model": reference}))
+
+
+def test_examples_that_come_again_are_known_by_heart_and_a_fresh_model_is_asked() -> None:
+    assert isinstance(just_under(again=True), Finding)
+    assert isinstance(just_under(again=False), Clear)

@@ -16,24 +16,30 @@ MOVED = 0.03
     code="MOD007",
     slug="init-too-small",
     title="The weights start so small that no signal passes",
-    needs=["loss.token"],
-    min_steps=STEPS,
     wants=["init_scale"],
 )
 def init_too_small(record: Record) -> Outcome | None:
     """
     ## What it does
     Looks at the first step: the size of the weights against 1/sqrt(inputs) and the spread of the scores; then
-    whether the loss moves in the first steps.
+    whether the loss moves in the first steps. Weights that start at zero, with a gradient of zero, are looked at
+    again later: where both factors of a product are zero, neither ever moves.
     ## Why it matters
     Each layer shrinks signal and gradient; the early layers get nothing to learn from.
     ## How to fix
-    Initialise matrices with a standard deviation of about 0.02 or 1/sqrt(inputs).
+    Initialise matrices with a standard deviation of about 0.02 or 1/sqrt(inputs); of two factors that are
+    multiplied (low-rank weights, a gate and what it lets through) at most one may start at zero.
     ## When it stays silent
     Single matrices that start at zero on purpose (LoRA, zero-initialised outputs), and runs whose loss falls.
     """
     result = record.exam("init_scale")
     assert result is not None
+    if result.values.get("zero_factors"):
+        outcome = stays_zero(record)
+        if outcome is not None:
+            return outcome
+    if "loss.token" not in record.names:
+        return init_too_small.not_judged("loss.token was not recorded")
     scale, spread = result.values.get("weight_scale"), result.values.get("logits_std")
     if scale is None or spread is None:
         return init_too_small.not_judged("the first scores or weights could not be read")
@@ -47,7 +53,7 @@ def init_too_small(record: Record) -> Outcome | None:
         )
     loss = record["loss.token"].finite()
     if len(loss) < STEPS:
-        return init_too_small.not_judged("the loss is not finite")
+        return init_too_small.not_judged(f"{len(loss)} finite losses, {STEPS} are needed")
     fallen = 1 - loss.values[: 2 * STEPS][-5:].mean() / loss.values[0]
     if scale > SILENT and fallen > MOVED:
         return init_too_small.clear(f"the loss fell by {fallen:.0%} in the first steps")
@@ -59,4 +65,26 @@ def init_too_small(record: Record) -> Outcome | None:
         evidence("share by which the loss fell at first", float(fallen), "0.1 and more"),
         grade="statistic",
         since_step=0,
+    )
+
+
+def stays_zero(record: Record) -> Outcome | None:
+    """Weights at zero without gradient at the first step: a later one tells whether they ever will move."""
+    result = record.exam("zero_factors")
+    if result is None or result.outcome == "refused":
+        return init_too_small.not_judged(
+            "weights start at zero and get no gradient; asked again later", wants="zero_factors"
+        )
+    if not result.done or not result.values["stuck"]:
+        return None
+    names = result.values["names"]
+    return init_too_small.finding(
+        evidence("weights that are exactly 0", len(names), 0, step=result.step),
+        evidence(
+            "their gradient, at every step looked at", 0.0, "> 0", step=result.values["first"]
+        ),
+        evidence("those with a gradient once none of them is 0", result.values["stuck"]),
+        where=names[0],
+        since_step=0,
+        summary="Weights that are multiplied with each other all start at zero: none of them can ever move",
     )

@@ -1,0 +1,81 @@
+"""Exam: weights that start at zero and can never leave it, because all that multiplies them is zero as well.
+
+A product of two zero factors is zero, and so is the gradient of each: the other factor stands in it. Whatever the
+batch, the optimizer has nothing to add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.gradient_flow import no_gradient, trained
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+# A zero layer behind which another one starts at zero waits a step for it, a chain of them some steps: then all move.
+SETTLED = 10
+# What the factors are set to in the replay: small enough that nothing else saturates by it.
+TRIAL = 0.02
+MAX_NAMES = 12
+
+
+@exam(name="zero_factors", title="Weights that can never leave zero", cost=4)
+def zero_factors(patient: Patient) -> Mapping[str, Any]:
+    """`stuck`: weights that are exactly 0 on all taped steps with a gradient of exactly 0, and that do get a gradient
+    in a replay of the same step in which nothing is changed but that they are not zero."""
+    tape, first = patient.tape, patient.first_tape
+    if tape is None or first is None or tape.step < SETTLED:
+        raise NotApplicable("too early: what starts at zero may still begin to move")
+    if tape.gaps:
+        raise ReplayError(tape.gaps[0])
+    asleep = set(at_rest(first))
+    for later in patient.tapes.values():
+        asleep &= set(at_rest(later))
+    meant = trained(patient)
+    names = [name for name in tape.parameters if name in asleep and (not meant or name in meant)]
+    woken = wake(tape, names)
+    stuck = [name for name in names if name in woken]
+    # A bias in front of a closed way waits for it and closes nothing.
+    matrices = [name for name in stuck if tape.parameters[name].value.ndim > 1]
+    return {
+        "step": tape.step,
+        "first": first.step,
+        "parameters": len(tape.parameters),
+        "asleep": len(names),
+        "stuck": len(stuck) if matrices else 0,
+        "names": matrices[:MAX_NAMES],
+    }
+
+
+def at_rest(tape: StepTape) -> list[str]:
+    """Weights of exactly zero that got a gradient, of exactly zero. Hooks may change what arrives: not judged."""
+    return [
+        name
+        for name, leaf in tape.parameters.items()
+        if not leaf.hooked
+        and tape.fresh.get(name) is not None
+        and no_gradient(tape.fresh[name])
+        and not bool(leaf.value.any())
+    ]
+
+
+def wake(tape: StepTape, names: list[str]) -> set[str]:
+    """Those that get a gradient once none of them is zero."""
+    if not names:
+        return set()
+    generator = torch.Generator().manual_seed(0)
+
+    def small(value: Tensor) -> Tensor:
+        return (torch.randn(value.shape, generator=generator) * TRIAL).to(value)
+
+    other = {name: small(tape.parameters[name].value) for name in names}
+    gradients = tape.replay(parameters=other, gradients=True).gradients()
+    return {name for name in names if not no_gradient(gradients.get(name))}
