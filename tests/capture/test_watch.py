@@ -15,6 +15,7 @@ from torch import nn
 from traindoctor.capture.hub import hub, silent
 from traindoctor.capture.watch import Watch
 from traindoctor.events import Event
+from traindoctor.exams.frozen_targets import frozen_targets
 from traindoctor.exams.outside import outside_changes
 from traindoctor.record import Record, RecordWriter, open_record
 
@@ -460,6 +461,28 @@ def test_a_tape_is_taken_and_the_next_run_starts_clean(tmp_path: Path) -> None:
     watch.close(0)
     assert sorted(watch.patient.tapes) == [0, 1, 2]
     assert torch.overrides._get_current_function_mode_stack() == []
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_teacher_with_dropout_is_taped_with_the_student(tmp_path: Path, training: bool) -> None:
+    student, teacher = Net(), Net().train(training).requires_grad_(False)
+    optimizer = torch.optim.SGD(student.parameters(), 0.1)
+    watch = Watch(tmp_path)
+    watch.attach()
+    try:
+        for _ in range(30):
+            x = torch.randint(0, 11, (4, 6))
+            with torch.no_grad():
+                soft = teacher(x).softmax(-1)
+            F.kl_div(student(x).log_softmax(-1), soft, reduction="batchmean").backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        watch.close(0)
+    result = frozen_targets(watch.patient)
+    assert result.done, result.reason
+    assert result.values["dropouts"] == (1 if training else 0)
+    assert open_record(tmp_path)["mode.beside_training"].last == float(training)
 
 
 def test_watch_is_a_block_or_is_closed(tmp_path: Path) -> None:

@@ -82,3 +82,8 @@ def test_always_clipped() -> None:
 def test_a_regression_that_does_no_better_than_the_mean(error: float, stuck: bool) -> None:
     record = make_record({"loss.squared": [error] * 60, "target.variance": [1.0] * 60})
     assert ("loss-at-variance" in {s.name for s in symptoms(record) if s.grave}) == stuck
+
+
+def test_a_squared_term_beside_a_loss_over_classes_is_no_regression() -> None:
+    term = {"loss.squared": [1.0] * 60, "target.variance": [1.0] * 60}
+    assert names(make_record(term | {"loss.token": FALLING[:60]})) == []

@@ -103,6 +103,28 @@ def low_rank(*zero: str, steps: int = 12) -> Patient:
     )
 
 
+def taught(role: str = "teacher", *, training: bool = True, steps: int = 21) -> Patient:
+    """A model beside the one that learns, with dropout: a frozen teacher, a moving average, an ensemble of passes,
+    or features that a trained head works on."""
+    torch.manual_seed(0)
+    beside = nn.Sequential(nn.Linear(D, D), nn.Dropout(0.5), nn.Linear(D, D)).train(training)
+    beside.requires_grad_(False)
+    made = [torch.randn(N, D) for _ in range(steps)]
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            says = sum(beside(x) for _ in range(4 if role == "ensemble" else 1))
+            if role == "average":
+                for mine, theirs in zip(beside.parameters(), model.parameters()):
+                    mine.lerp_(theirs, 0.01)
+        if role == "features":
+            return F.mse_loss(model(says), x)
+        return F.mse_loss(model(x), says)
+
+    model = nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, D))
+    return tape_steps(model, loss, lambda step: made[step], steps=steps)
+
+
 def by_function(fault: str) -> Patient:
     return classifier(lambda model, x, y: Loss.apply(model(x), y, fault))
 

@@ -34,6 +34,7 @@ from traindoctor.checks.model.norm_wrong import norm_wrong
 from traindoctor.checks.model.position_missing import position_missing
 from traindoctor.checks.model.residual_missing import residual_missing
 from traindoctor.checks.model.weights_tied_by_mistake import weights_tied_by_mistake
+from traindoctor.checks.model.wrong_train_eval_mode import wrong_train_eval_mode
 from traindoctor.checks.numerics.fp16_underflow import fp16_underflow
 from traindoctor.checks.optimizer.base import Experiment
 from traindoctor.checks.optimizer.lr_too_low import lr_too_low
@@ -126,6 +127,8 @@ def runs(tells: Tells, healthy: Mapping[str, Any] | None = None, **fault: Any) -
 SGD = {"make": torch.optim.SGD, "weight_decay": 0.0}
 UNCLIPPED = {**SGD, "rate": 0.5, "limit": None}
 
+BESIDE = {"mode.beside_training": [1.0] * 21, "mode.training": [1.0] * 21}
+
 ROWS: dict[str, Row] = {
     "tape_gradient": functions(numbers(differs), "no mean"),
     "functions_alone": functions(named_by(backward_incorrect, "tape_gradient"), "tile"),
@@ -203,6 +206,12 @@ ROWS: dict[str, Row] = {
         partial(planted.transformer, planted.padded(ignored=-100)),
         partial(planted.transformer, planted.padded(ignored=0)),
         named_by(padding_in_loss),
+    ),
+    "frozen_targets": twins(
+        planted.taught,
+        {"training": True},
+        {"training": False},
+        named_by(wrong_train_eval_mode, series=BESIDE),
     ),
     "sharing": twins(
         planted.one_block, {"times": 2}, {"times": 1}, named_by(weights_tied_by_mistake)

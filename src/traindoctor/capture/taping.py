@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 
 import torch
 
@@ -24,6 +25,9 @@ PART = "tape"
 # An optimizer that comes later, over other parameters, begins a stage of its own; earlier it is one of several.
 LATER = 5
 
+# Steps between two tapes of a model beside: see exams/frozen_targets.py.
+LONG_AFTER = 24
+
 
 class Taping:
     """Starts a recorder at the first training forward pass of a chosen step and ends it at the step."""
@@ -43,6 +47,12 @@ class Taping:
         self._held: dict[int, frozenset[int]] = {}
         """The parameters of each optimizer that has stepped."""
         self._stage = -1
+        self._asked_beside: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        """Models that are asked without gradient -> the step of their last pass."""
+        self._once_more = -1
+        """Whether the model beside stays as it is shows on a second tape: the step of that one."""
         governor.add(PART, EVERY)
 
     @property
@@ -80,6 +90,16 @@ class Taping:
                 else:
                     self._taped_step = step
                     self.patient.refusals[step] = reason
+        elif kind is ForwardBegin:
+            last = self._asked_beside.get(event.module)
+            self._asked_beside[event.module] = step
+            # Asked at every step, with dropout at work: a teacher left in training mode. What it says is taped too.
+            if not self.recording and last == step - 1 and event.training and self._seen_module:
+                wanted = self.wanted(step) or step == self._once_more
+                if wanted and active_dropout(event.module) and untapeable(event.module) is None:
+                    self._start(step)
+                    if self._once_more < 0:
+                        self._once_more = step + LONG_AFTER
         elif kind is StepBegin:
             if self.recording:
                 self._finish(step)
@@ -139,3 +159,9 @@ class Taping:
 def untapeable(module: torch.nn.Module) -> str | None:
     """Why a step of this model is not taped."""
     return SHARDED if sharded(module.parameters()) else None
+
+
+def active_dropout(module: torch.nn.Module) -> bool:
+    """A pass of it drops something."""
+    kinds = torch.nn.modules.dropout._DropoutNd
+    return any(isinstance(m, kinds) and m.training and m.p > 0 for m in module.modules())

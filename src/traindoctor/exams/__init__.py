@@ -33,6 +33,7 @@ EXAMS: dict[str, str] = {
     "dead_units": "dead_units",
     "normalisation": "normalisation",
     "padding": "padding",
+    "frozen_targets": "frozen_targets",
     "sharing": "sharing",
     "overfit_batch": "overfit_batch",
     "reference_model": "reference_model",

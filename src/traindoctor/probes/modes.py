@@ -23,10 +23,15 @@ SENSITIVE = (
 
 class Modes:
     """`mode.training`: share of mode-sensitive modules in training mode during the step's training forward;
-    `mode.eval_training`: the same during forward passes without gradient. 1 or 0 in a sound run."""
+    `mode.eval_training`: the same during forward passes without gradient. 1 or 0 in a sound run.
+    `mode.beside_training`: the same of another model that is asked without gradient (a teacher)."""
 
     name: ClassVar[str] = "modes"
-    gives: ClassVar[tuple[str, ...]] = ("mode.training", "mode.eval_training")
+    gives: ClassVar[tuple[str, ...]] = (
+        "mode.training",
+        "mode.eval_training",
+        "mode.beside_training",
+    )
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin,)
@@ -38,6 +43,7 @@ class Modes:
         self._trained: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._training: float | None = None
         self._evaluating: float | None = None
+        self._beside: float | None = None
 
     def on(self, event: Event, *, due: bool) -> None:
         if not isinstance(event, ForwardBegin):
@@ -46,9 +52,12 @@ class Modes:
             self._trained.add(event.module)
             if self._training is None:
                 self._training = self._share(event.module)
-        elif self._evaluating is None and event.module in self._trained:
+        elif event.module in self._trained and learns(event.module):
+            if self._evaluating is None:
+                self._evaluating = self._share(event.module)
+        elif self._beside is None:
             # A teacher or a moving average of the model is another module, and its own affair.
-            self._evaluating = self._share(event.module)
+            self._beside = self._share(event.module)
 
     def _share(self, module: torch.nn.Module) -> float | None:
         known = self._modules.get(module)
@@ -63,7 +72,14 @@ class Modes:
             record.scalar("mode.training", step, self._training)
         if self._evaluating is not None:
             record.scalar("mode.eval_training", step, self._evaluating)
-        self._training = self._evaluating = None
+        if self._beside is not None:
+            record.scalar("mode.beside_training", step, self._beside)
+        self._training = self._evaluating = self._beside = None
+
+
+def learns(module: torch.nn.Module) -> bool:
+    """What was trained and then frozen is asked, not evaluated."""
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def matters(module: torch.nn.Module) -> bool:

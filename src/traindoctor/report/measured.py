@@ -184,6 +184,10 @@ def padding(v: Values) -> Measured:
     return Measured("padding's share of the targets", max(p["counted"] for p in v["pairs"]), 0)
 
 
+def frozen_targets(v: Values) -> Measured:
+    return Measured("dropout calls on the way to the targets", v["dropouts"], 0)
+
+
 def sharing(v: Values) -> Measured:
     found = len(v["listed"]) + len(v["aliased"])
     return Measured(f"layers that stand twice, of {v['matrices']} matrices", found, 0)
@@ -258,6 +262,7 @@ def experiment(v: Values) -> Measured:
 EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "shift": ("targets against inputs", shift),
     "padding": ("padding in the loss", padding),
+    "frozen_targets": ("dropout in the targets", frozen_targets),
     "loss_input": ("what the loss is given", loss_input),
     "init_scale": ("loss before training", init_scale),
     "zero_factors": ("weights that stay zero", zero_factors),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Clear, Finding
+from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
 from traindoctor.checks.model.wrong_train_eval_mode import wrong_train_eval_mode
 from traindoctor.record import make_record
 
@@ -50,3 +50,30 @@ def test_dropout_functions_that_do_not_know_the_mode() -> None:
     assert isinstance(
         wrong_train_eval_mode(make_record(usual | {"mode.eval_dropout": [0.0]})), Clear
     )
+
+
+def taught(*, steps: int = 30, **values: object) -> Outcome:
+    series = {"mode.beside_training": [1.0] * steps, "loss.root": [1.0] * 30}
+    known = {"dropouts": 4, "unchanged": True, "answers": 1.0, "weights": 9, "line": None}
+    exams = {"frozen_targets": known | {"module": None} | values} if values else {}
+    return wrong_train_eval_mode(make_record(series, exams=exams))
+
+
+def test_a_frozen_teacher_whose_dropout_is_at_work_is_named() -> None:
+    found = taught(dropouts=4)
+    assert isinstance(found, Finding)
+    assert found.grade == "exact"
+    assert "teacher.eval()" in found.remedy
+
+
+def test_moving_averages_ensembles_and_rare_passes_are_no_such_teachers() -> None:
+    assert not isinstance(taught(unchanged=False), Finding)
+    assert not isinstance(taught(answers=8.0), Finding)
+    assert not isinstance(taught(dropouts=0), Finding)
+    assert not isinstance(taught(steps=3, dropouts=4), Finding)
+
+
+def test_a_model_beside_in_training_mode_is_asked_about() -> None:
+    outcome = taught()
+    assert isinstance(outcome, NotJudged)
+    assert outcome.wants == "frozen_targets"

@@ -23,6 +23,8 @@ def share_of_variance(record: Record, steps: int = STEPS) -> float | None:
     error, variance = record.get("loss.squared"), record.get("target.variance")
     if error is None or variance is None:
         return None
+    if "loss.token" in record.names:
+        return None  # beside a loss over classes it is a term of its own, as between a student and its teacher
     errors, variances = error_by_step(record, error.finite()), variance.finite()
     if len(errors) < STEPS or len(variances) < POINTS:
         return None

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
+import numpy as np
+
+from traindoctor.checks.base import Finding, Outcome, check, evidence, worth_asking
 from traindoctor.record import Record
 
 # Modes are all or nothing in sound runs; a frozen part in evaluation mode leaves the rest training.
 HALF = 0.5
 # Passes without gradient at no more than this share of the steps are evaluations.
 RARE = 0.2
+# On long runs of short steps every 16th step is looked at; what shows up more seldom is no part of every step.
+SELDOM = 16
 # So many steps in a row are no evaluation in between.
 IN_A_ROW = 5
 
@@ -15,24 +19,31 @@ IN_A_ROW = 5
     code="MOD011",
     slug="wrong-train-eval-mode",
     title="Dropout or normalisation runs in the wrong mode",
-    needs=["mode.training"],
-    min_steps=IN_A_ROW,
 )
 def wrong_train_eval_mode(record: Record) -> Outcome | None:
     """
     ## What it does
     Looks at the mode of the modules that care (dropout above zero, BatchNorm) at each training and each
-    evaluation pass, and at dropout functions that are called in evaluation all the same.
+    evaluation pass, and at dropout functions that are called in evaluation all the same. Where the loss compares
+    with what another model says, it follows those targets back to the dropout that they went through.
     ## Why it matters
     Training in evaluation mode is training without dropout and with frozen statistics; evaluating in training
-    mode makes the held-out loss noisy and too high.
+    mode makes the held-out loss noisy and too high; a teacher in training mode teaches something else each time.
     ## How to fix
     `model.train()` at the start of each training phase, also after an evaluation; `model.eval()` before it.
     ## When it stays silent
     Models without dropout and BatchNorm; parts that are frozen in evaluation mode on purpose; passes without
-    gradient at most steps (sampling, pseudo-labels), and those of other models (teachers).
+    gradient at most steps (sampling, pseudo-labels), teachers that follow the student (moving averages) or are
+    asked several times per batch, and frozen features that a trained part works on.
     """
-    training = record["mode.training"]
+    taught = by_a_dropping_teacher(record)
+    if isinstance(taught, Finding):
+        return taught
+    training = record.get("mode.training")
+    if training is None or len(training) < IN_A_ROW:
+        return taught or wrong_train_eval_mode.not_judged(
+            f"mode.training has not {IN_A_ROW} points"
+        )
     off = training.values < HALF
     if off[-IN_A_ROW:].all():
         first = len(off) - int((~off[::-1]).argmax()) if (~off).any() else 0
@@ -79,4 +90,42 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
             "`dropout_p=p if self.training else 0.0`.",
             grade="statistic",
         )
-    return wrong_train_eval_mode.clear("modes are as they should be")
+    return taught or wrong_train_eval_mode.clear("modes are as they should be")
+
+
+def by_a_dropping_teacher(record: Record) -> Outcome | None:
+    """Targets from a model that does not learn, through dropout."""
+    if not asks_a_model_in_training_mode(record):
+        return None
+    result = record.exam("frozen_targets")
+    if worth_asking(record, "frozen_targets"):
+        return wrong_train_eval_mode.not_judged(
+            "a model that runs without gradient is in training mode; what it says may be the target",
+            wants="frozen_targets",
+        )
+    if result is None or not result.done or not result.values["dropouts"]:
+        return None
+    if not result.values["unchanged"] or result.values["answers"] > 1:
+        return None
+    return wrong_train_eval_mode.finding(
+        evidence(
+            "dropout calls on the way to the loss's targets",
+            result.values["dropouts"],
+            0,
+            step=result.step,
+        ),
+        evidence("weights behind the targets, the same bit for bit", result.values["weights"]),
+        where=result.values["module"],
+        line=result.values["line"],
+        summary="The targets come from a model that does not learn and is left in training mode: its dropout is at "
+        "work in what the loss compares with",
+        remedy="`teacher.eval()` before the training begins, and after each `.train()` of what contains it.",
+    )
+
+
+def asks_a_model_in_training_mode(record: Record) -> bool:
+    """At so many steps that it is no evaluation."""
+    series = record.get("mode.beside_training")
+    if series is None or len(series) <= IN_A_ROW or float(series.last) <= HALF:
+        return False
+    return float(np.median(np.diff(series.steps))) <= SELDOM
