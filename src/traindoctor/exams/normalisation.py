@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.unit_norms import (
+    meant_for_features,
+    moved_place,
+    stretched_by_features,
+    unit_axis,
+)
 from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
 from traindoctor.replay.ops import Op, Ref
 from traindoctor.replay.structure import Structure
@@ -32,7 +38,7 @@ def normalisation(patient: Patient) -> Mapping[str, Any]:
     structure = Structure(tape)
     ends = [e for e in find_ends(tape, structure) if e.layout is not None]
     if not ends or ends[0].layout is None:
-        raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
+        return of_numbers(structure)
     rms_by_hand = sum(mean_under_root(structure, op) is not None for op in tape.ops)
     found = [
         (op, source, dims)
@@ -41,16 +47,7 @@ def normalisation(patient: Patient) -> Mapping[str, Any]:
         for op, source, dims in [hit]
     ]
     apart = separate_dims(tape, ends[0], [source for _, source, _ in found])
-    norms = [
-        {
-            "op": op.name,
-            "axes": sorted({apart[source].get(dim, "feature") for dim in dims}),
-            "shape": list(structure.shape(source)),
-            "module": op.module,
-            "line": op.line,
-        }
-        for op, source, dims in found
-    ]
+    norms = described(structure, found, apart)
     sums = [(op, op.outputs[0]) for op, _, _ in structure.additions if op.segment == 0]
     wanted = [ref for _, ref in sums if ref is not None]
     replay = tape.replay(want=wanted) if wanted else None
@@ -65,6 +62,49 @@ def normalisation(patient: Patient) -> Mapping[str, Any]:
         "sizes": sizes[:64],
         "step": tape.step,
     }
+
+
+def of_numbers(structure: Structure) -> dict[str, Any]:
+    """A batch of numbers: statistics over time are usual for signals, only unit vectors meant for features are told."""
+    tape = structure.tape
+    found = [
+        (op, hit[1], hit[2])
+        for op in tape.ops
+        if op.name == "normalize" and (hit := normalising(structure, op)) is not None
+    ]
+    found = [hit for hit in found if stretched_by_features(structure, hit[0], hit[1], hit[2][0])]
+    moved = moved_place(tape) if found else None
+    if moved is None:
+        raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
+    where, other, row, rows = moved
+    sources = [source for _, source, _ in found]
+    before, after = tape.replay(want=sources), tape.replay(batch={where: other}, want=sources)
+    apart = {ref: told_apart(before[ref], after[ref], row, rows) for ref in sources}
+    return {
+        "norms": described(structure, found, apart),
+        "rms_by_hand": 0,
+        "attentions": len([a for a in structure.attentions if a.op.segment == 0]),
+        "growth": None,
+        "sizes": [],
+        "step": tape.step,
+    }
+
+
+def described(
+    structure: Structure,
+    found: list[tuple[Op, Ref, list[int]]],
+    apart: Mapping[Ref, Mapping[int, str]],
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "op": op.name,
+            "axes": sorted({apart[source].get(dim, "feature") for dim in dims}),
+            "shape": list(structure.shape(source)),
+            "module": op.module,
+            "line": op.line,
+        }
+        for op, source, dims in found
+    ]
 
 
 def normalised_dims(op: Op, ndim: int, *, under_root: bool) -> list[int] | None:
@@ -96,7 +136,11 @@ def normalising(structure: Structure, op: Op) -> tuple[Op, Ref, list[int]] | Non
     source = next((r for r in op.inputs if structure.of_data(r)), None)
     if source is None:
         return None
-    dims = normalised_dims(op, len(structure.shape(source)), under_root=mean is not None)
+    ndim = len(structure.shape(source))
+    axis = unit_axis(op, ndim)
+    if axis is not None:
+        return (op, source, [axis]) if meant_for_features(structure, op, source) else None
+    dims = normalised_dims(op, ndim, under_root=mean is not None)
     return None if dims is None else (op, source, dims)
 
 

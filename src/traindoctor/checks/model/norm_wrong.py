@@ -7,7 +7,16 @@ from traindoctor.record import Record
 DEPTH, GROWTH = 4, 8.0
 MIXED = 1e-4
 # Meant to run over features, by torch or by hand. BatchNorm and GroupNorm have axes of their own.
-FEATURE_NORMS = ("layer_norm", "rms_norm", "var", "std", "var_mean", "std_mean", "mean")
+FEATURE_NORMS = (
+    "layer_norm",
+    "rms_norm",
+    "var",
+    "std",
+    "var_mean",
+    "std_mean",
+    "mean",
+    "normalize",
+)
 
 
 @check(
