@@ -30,6 +30,9 @@ class Model(nn.Module):
         if self.kind == "mask":
             scores = (x * self.weight)[None].masked_fill(torch.eye(4)[:1].bool(), -torch.inf)
             return scores.softmax(-1).sum() / (x - x.mean()).abs().max()
+        if self.kind == "skip":
+            h = x * self.weight
+            return (h + h.square().sqrt()).sum()  # what the root spoils, the sum uses as well
         return (x * self.weight).abs().sum().sqrt()
 
 

@@ -28,6 +28,7 @@ def values(patient: Patient) -> dict[str, Any]:
         ("exp", torch.full((4,), 200.0), "exp", "forward"),
         ("mask", torch.ones(4), "div", "forward"),
         ("sqrt", torch.zeros(4), "sqrt", "backward"),
+        ("skip", torch.zeros(4), "sqrt", "backward"),
     ],
 )
 def test_the_op_is_named(kind: str, bad: Tensor, op: str, phase: str) -> None:
@@ -37,6 +38,10 @@ def test_the_op_is_named(kind: str, bad: Tensor, op: str, phase: str) -> None:
     assert found["line"].startswith("crashing_steps.py:")
     assert found["weights_finite"]
     assert found["largest_weight"] == found["largest_weight_at_start"] == 0.5
+
+
+def test_a_spoiled_gradient_is_counted_where_it_is_spoiled() -> None:
+    assert values(crash("skip", CALM, torch.zeros(4)))["count"] == 4
 
 
 def test_a_finite_run_has_nothing_to_find() -> None:

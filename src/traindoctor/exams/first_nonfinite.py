@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -225,12 +226,21 @@ def search_backward(
     def broken(ref: Ref | None) -> bool:
         return ref in total and not bool(torch.isfinite(total[ref]).all())
 
+    users = Counter(ref for op in ops for ref in set(refs_in((op.args, op.kwargs))))
+    candidates = []
     for op in reversed(ops):
         if any(broken(ref) for ref in op.outputs):
             continue
-        if any(broken(ref) for ref in refs_in((op.args, op.kwargs))):
-            fed = [replay[ref] for ref in op.inputs if replay[ref].is_floating_point()]
-            outputs = [replay[ref] for ref in op.outputs if ref is not None]
-            known = {"fed_by_infinity": False, "then": None, "chain": chain(tape, op)}
-            return {**describe(op, fed, outputs), **known}
-    return None
+        spoiled = [ref for ref in refs_in((op.args, op.kwargs)) if broken(ref)]
+        if spoiled:
+            candidates.append((op, any(users[ref] == 1 for ref in spoiled)))
+    if not candidates:
+        return None
+    # A value that several ops use has the sum of their gradients, and any of them may have spoiled it: an op that
+    # is the only user of a spoiled value comes first.
+    op = next((op for op, alone in candidates if alone), candidates[0][0])
+    fed = [replay[ref] for ref in op.inputs if replay[ref].is_floating_point()]
+    outputs = [replay[ref] for ref in op.outputs if ref is not None]
+    known = {"fed_by_infinity": False, "then": None, "chain": chain(tape, op)}
+    spoiled_entries = sum(int((~torch.isfinite(total[r])).sum()) for r in op.inputs if broken(r))
+    return {**describe(op, fed, outputs), **known, "count": spoiled_entries}

@@ -36,13 +36,16 @@ def fp16_overflow(record: Record) -> Outcome | None:
     crash = crash_of(record)
     if crash is not None and crash.values.get("dtype") == "float16":
         values = crash.values
+        backward = values.get("phase") == "backward"
+        what = "gradients of inputs" if backward else "results"
+        subject = f"the backward pass of {values['op']}" if backward else values["op"]
         top = max((i["max"] or 0.0 for i in values["inputs"]), default=0.0)
         return fp16_overflow.finding(
             evidence(
-                f"non-finite results of {values['op']}", values["count"], 0, step=values["step"]
+                f"non-finite {what} of {values['op']}", values["count"], 0, step=values["step"]
             ),
             evidence("largest input", top, "results under 65504", step=values["step"]),
-            summary=f"{values['op']} at {place(values)} leaves the range of float16 at step {values['step']}",
+            summary=f"{subject} at {place(values)} leaves the range of float16 at step {values['step']}",
             where=values["module"] or None,
             line=place(values),
             since_step=int(values["step"]),
