@@ -6,6 +6,7 @@ Legend: B rows, T places, D features, V tokens.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -374,6 +375,26 @@ def test_skip_paths_are_counted(examine: Examine) -> None:
     assert sound["activations_bypassed"] == 2
     sick = residual(examine(Model(skip=False), next_token)).values
     assert (sick["attentions"], sick["attentions_bypassed"], sick["additions"]) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("bias", [5.0, -1.5])
+def test_how_much_gates_let_around(examine: Examine, bias: float) -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.head, self.gate = nn.Embedding(V, D), nn.Linear(D, V), nn.Linear(D, D)
+            self.attention = nn.MultiheadAttention(D, 2, batch_first=True)
+            nn.init.constant_(self.gate.bias, bias)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.token(ids)
+            t = torch.sigmoid(self.gate(x))
+            return self.head(t * self.attention(x, x, x, need_weights=False)[0] + (1 - t) * x)
+
+    (found,) = residual(examine(Gated(), next_token)).values["summands"]
+    assert found["carry"] == pytest.approx(1 / (1 + math.exp(bias)), abs=0.1)
+    plain = residual(examine(Model(), next_token)).values["summands"]
+    assert {s["carry"] for s in plain} == {None}
 
 
 def test_dead_units(examine: Examine) -> None:

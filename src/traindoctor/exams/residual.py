@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.ops import Ref
 from traindoctor.replay.structure import Structure
 
 if TYPE_CHECKING:
     from traindoctor.replay.execute import Replay
-    from traindoctor.replay.ops import Op, Ref
+    from traindoctor.replay.ops import Op
     from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
 
+PRODUCTS_OF_ENTRIES = frozenset({"mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__"})
+# Two gates that add up to 1, by float16's rounding.
+WHOLE = 2e-3
 ACTIVATIONS = frozenset(
     "relu relu_ gelu silu silu_ leaky_relu elu mish tanh relu6 selu hardswish glu celu".split()
 )
@@ -36,6 +41,8 @@ def residual(patient: Patient) -> Mapping[str, Any]:
     act_sums = [structure.bypass(op.outputs[0]) for op in acts if op.outputs[0] is not None]
     sums = {id(s[0]): s for s in (*attention_sums, *act_sums) if s is not None}
     refs = [ref for s in sums.values() for ref in s[1:]]
+    gates = {id(op): pair for op, *ways in sums.values() if (pair := gates_of(tape, *ways))}
+    refs += [ref for pair in gates.values() for ref in (*pair[0], *pair[1])]
     replay = tape.replay(want=refs) if refs else None
     return {
         "attentions": len(segment),
@@ -43,16 +50,46 @@ def residual(patient: Patient) -> Mapping[str, Any]:
         "activations": len(acts),
         "activations_bypassed": sum(s is not None for s in act_sums),
         "additions": len([a for a in structure.additions if a[0].segment == 0]),
-        "summands": [sizes(replay, s) for s in sums.values()] if replay else [],
+        "summands": [sizes(replay, s, gates.get(id(s[0]))) for s in sums.values()]
+        if replay
+        else [],
         "without": [a.op.module for a, s in zip(segment, attention_sums) if s is None][:6],
         "line": segment[0].op.line,
     }
 
 
-def sizes(replay: Replay, found: tuple[Op, Ref, Ref]) -> dict[str, Any]:
+Factors = tuple[tuple[Ref, ...], tuple[Ref, ...]]
+
+
+def sizes(replay: Replay, found: tuple[Op, Ref, Ref], gates: Factors | None) -> dict[str, Any]:
     op, through, around = found
 
     def size(ref: Ref) -> float:
         return float(replay[ref].detach().float().square().mean().sqrt())
 
-    return {"through": size(through), "around": size(around), "module": op.module, "line": op.line}
+    return {
+        "through": size(through),
+        "around": size(around),
+        "carry": carried(replay, gates) if gates else None,
+        "module": op.module,
+        "line": op.line,
+    }
+
+
+def gates_of(tape: StepTape, through: Ref, around: Ref) -> Factors | None:
+    """The factors of both summands, where each is a product: t * f(x) + (1 - t) * x."""
+    made = [tape.producer.get(ref) for ref in (through, around)]
+    if any(op is None or op.name not in PRODUCTS_OF_ENTRIES for op in made):
+        return None
+    one, other = (tuple(dict.fromkeys(op.inputs)) for op in made if op is not None)
+    return (one, other) if len(one) == len(other) == 2 else None
+
+
+def carried(replay: Replay, factors: Factors) -> float | None:
+    """The mean share that goes around, where the factors of both ways add up to 1 everywhere."""
+    for other in factors[1]:
+        for one in factors[0]:
+            total = replay[one].detach().float() + replay[other].detach().float()
+            if bool(((total - 1).abs() < WHOLE).all()):
+                return float(replay[other].detach().float().mean())
+    return None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from traindoctor.checks.base import Clear, Finding, Outcome
+from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
 from traindoctor.checks.model.residual_missing import residual_missing
 from traindoctor.record import make_record
 
@@ -36,3 +36,20 @@ def test_silent_on_sound_stacks_pooling_and_single_attentions() -> None:
     assert isinstance(judge(attentions=1, attentions_bypassed=0), Clear)
     zero_branch = [{"through": 0.0, "around": 1.0, "module": "b", "line": None}] * 4
     assert isinstance(judge(summands=zero_branch), Clear)  # ReZero at its first step
+
+
+def gated(carry: float, losses: list[float]) -> Outcome:
+    mixed = [{"through": 0.4, "around": 0.002, "carry": carry, "module": "b.g", "line": None}] * 8
+    values = {"attentions": 4, "attentions_bypassed": 4, "activations": 4}
+    values |= {"activations_bypassed": 4, "summands": mixed, "without": [], "line": None}
+    return residual_missing(make_record({"loss.root": losses}, exams={"residual": values}))
+
+
+def test_gates_that_are_nearly_shut_where_the_loss_stays() -> None:
+    flat = [1.8] * 80
+    found = gated(0.007, flat)
+    assert isinstance(found, Finding)
+    assert (found.status, found.where) == ("likely", "b.g")
+    assert isinstance(gated(0.8, flat), Clear)
+    assert isinstance(gated(0.007, [1.8 * 0.97**step for step in range(80)]), Clear), "it learns"
+    assert isinstance(gated(0.007, flat[:10]), NotJudged)

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
+
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.optimizer.base import progress
 from traindoctor.record import Record
 
 # One attention may pool or cross without a way around it; two and more are a stack.
@@ -8,6 +11,10 @@ STACK = 2
 # What goes around over what goes through: 0.9 to 9 in 13 sound runs (0.05 with strong blocks on small embeddings).
 # A gate that starts at sigmoid(-10) leaves 5e-5 of it.
 CLOSED = 1e-3
+
+# Gates start at 0.7 to 0.95 for the way around where they are meant to help, at 0.5 without a bias; 0.5 of 16 in a row
+# is as much as nothing too, but it learns: a run that does is left alone.
+SHUT, GATES, STEPS = 0.05, 4, 40
 
 
 @check(
@@ -20,13 +27,13 @@ def residual_missing(record: Record) -> Outcome | None:
     """
     ## What it does
     Reads from the tape whether a sum joins what goes through each attention (and each MLP) with what goes around
-    it, and how large the two are.
+    it, and how large the two are; for gated sums, how much the gates let around.
     ## Why it matters
     Without a way around, the input is averaged away layer by layer: within tens of steps all outputs are the same.
     ## How to fix
     `x = x + attention(norm(x))`, and the same for the MLP.
     ## When it stays silent
-    A single attention, attention that pools, and single blocks without a sum among others that have one.
+    Gates that are nearly shut in runs that learn. A single attention, attention that pools, and single blocks without a sum among others that have one.
     """
     result = record.exam("residual")
     assert result is not None
@@ -62,6 +69,9 @@ def residual_missing(record: Record) -> Outcome | None:
             since_step=0,
             summary="The skip paths are there but closed: next to nothing goes around",
         )
+    shut = nearly_shut(record)
+    if shut is not None:
+        return shut
     if acts >= attentions and acts_around == 0:
         return residual_missing.finding(
             evidence("MLPs with a way around them", acts_around, acts, step=result.step),
@@ -70,6 +80,42 @@ def residual_missing(record: Record) -> Outcome | None:
             summary="The MLPs have no skip path",
         )
     return residual_missing.clear(f"{around} of {attentions} attentions have a way around them")
+
+
+def nearly_shut(record: Record) -> Outcome | None:
+    """Highway gates t * f(x) + (1 - t) * x of a stack that let next to nothing around."""
+    result = record.exam("residual")
+    assert result is not None
+    mixes = [s for s in result.values["summands"] if s.get("carry") is not None]
+    if len(mixes) < GATES or 2 * len(mixes) < len(result.values["summands"]):
+        return None
+    carry = float(np.median([s["carry"] for s in mixes]))
+    if carry > SHUT:
+        return None
+    course = progress(record)
+    if course is None or record.num_steps < STEPS:
+        return residual_missing.not_judged(
+            "the gates are nearly shut; the loss has not been seen for long"
+        )
+    if course.learned or course.broke:
+        return None
+    return residual_missing.finding(
+        evidence(
+            "share that the gates let around a block, median",
+            carry,
+            0.5,
+            noise=0.1,
+            step=result.step,
+        ),
+        evidence("gates one behind the other", len(mixes)),
+        evidence("loss at the end", course.last, f"well under {course.first:.3g}"),
+        grade="statistic",
+        where=mixes[0]["module"] or None,
+        line=mixes[0]["line"],
+        since_step=0,
+        summary="The skip paths are gated, and the gates are nearly shut: next to nothing goes around",
+        remedy="Let the gates start open for the way around: a bias of -1 to -3 in t of t * f(x) + (1 - t) * x.",
+    )
 
 
 def own_share(record: Record) -> float | None:
