@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from traindoctor.checks.base import Clear, Finding, NotJudged
@@ -185,6 +186,12 @@ def test_activations_that_grow_until_a_product_overflows() -> None:
     found = gradients_exploding(crash(1e23))
     assert isinstance(found, Finding)
     assert (found.line, found.since_step) == ("train.py:39", 36)
+    # one norm alone tells nothing of a later step; the untrained model needs none
+    once = {"exams": {"first_nonfinite": crash(1e23).exam("first_nonfinite").values}}
+    broke_later = make_record({"loss.root": [4.0, math.nan], "grad.norm": [1.0]}, **once)
+    assert isinstance(gradients_exploding(broke_later), NotJudged)
+    broken = make_record({"loss.root": [math.nan] * 9, "grad.norm": [math.nan]}, **once)
+    assert isinstance(gradients_exploding(broken), Finding)
     assert isinstance(gradients_exploding(crash(40.0)), Clear)
 
 

@@ -41,7 +41,8 @@ def gradients_exploding(record: Record) -> Outcome | None:
     if (cured := clipping_cures(record)) is not None:
         return cured
     norms = record["grad.norm"]
-    if len(norms) < LEAST:
+    # In the first step there is nothing but the untrained model, and no norm is needed to tell.
+    if len(norms) < LEAST and not_finite_from(record) != 0:
         return gradients_exploding.not_judged(
             f"grad.norm has {len(norms)} points, {LEAST} are needed"
         )
