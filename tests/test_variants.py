@@ -53,7 +53,11 @@ def run(folder: Path, name: str) -> dict[str, object]:
     command += ["--out", str(folder / "run"), "--json", str(folder / "verdict.json")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(
-        [*command, str(SCRIPT), name], check=True, env=environment, capture_output=True, timeout=280
+        [*command, str(SCRIPT), name],
+        check=True,
+        env=environment,
+        capture_output=True,
+        timeout=1400,
     )
     return json.loads((folder / "verdict.json").read_text())
 

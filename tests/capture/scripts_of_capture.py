@@ -273,7 +273,7 @@ def run_python(
     folder: Path,
     *arguments: str,
     environment: dict[str, str] | None = None,
-    timeout: float = 240,
+    timeout: float = 1200,
 ) -> Ended:
     """`python arguments...` in a folder, one thread, whatever the outcome."""
     done = subprocess.run(
@@ -287,7 +287,7 @@ def run_python(
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def watched(folder: Path, script: str, *arguments: str, timeout: float = 240) -> Ended:
+def watched(folder: Path, script: str, *arguments: str, timeout: float = 1200) -> Ended:
     """The same script under `traindoctor run`, recorded in `folder/run`."""
     ours = ("-m", "traindoctor", "run", "--out", "run", "--after", "0")
     return run_python(folder, *ours, script, *arguments, timeout=timeout)

@@ -97,7 +97,7 @@ def test_ctrl_c_ends_it_as_python_does(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
     assert out == "cleaned\n"
     assert process.returncode == -signal.SIGINT
     assert err.rstrip().endswith("KeyboardInterrupt")

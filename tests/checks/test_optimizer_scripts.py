@@ -41,7 +41,7 @@ def verdict(tmp_path: Path, fault: str) -> dict[str, Any]:
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
-        timeout=280,
+        timeout=1400,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(out.read_text())

@@ -27,13 +27,13 @@ def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     thread.start()
     yield url_of(sock), tmp_path
     server.should_exit = True
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     sock.close()
     assert not thread.is_alive(), "an open event stream must not hold the server up"
 
 
 def events(url: str) -> Iterator[dict]:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         for line in answer:
             if line.startswith(b"data: "):
                 yield json.loads(line[6:])
@@ -91,16 +91,16 @@ def test_the_page_beside_a_run_ends_after_it(tmp_path: Path) -> None:
         f"print(serve_in_background({str(tmp_path)!r}))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
     )
     url = done.stdout.strip()
     # Its parent has ended; a page that is still open keeps it.
-    with urllib.request.urlopen(f"{url}api/runs", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}api/runs", timeout=60) as answer:
         assert json.load(answer)["runs"][0]["name"] == "run"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         try:
-            urllib.request.urlopen(url, timeout=5).close()
+            urllib.request.urlopen(url, timeout=30).close()
         except OSError:
             return
         time.sleep(2)

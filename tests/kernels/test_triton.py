@@ -33,7 +33,7 @@ def run_cases(**environment: str) -> None:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=1400,
     )
     assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
 

@@ -55,7 +55,7 @@ def in_two_processes(run: Path, config: Any) -> None:
     ]
     try:
         for process in ranks:
-            _, errors = process.communicate(timeout=240)
+            _, errors = process.communicate(timeout=1200)
             assert process.returncode == 0, errors
     finally:
         for process in ranks:

@@ -54,7 +54,7 @@ def command(*arguments: str, limit: int = 0, ranks: int = 1) -> list[tuple[int, 
                 text=True,
             )
         )
-    ends = [process.communicate(timeout=240)[1] for process in processes]
+    ends = [process.communicate(timeout=1200)[1] for process in processes]
     return [(process.returncode, errors) for process, errors in zip(processes, ends)]
 
 
