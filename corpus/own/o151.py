@@ -6,8 +6,6 @@ import torch.nn.functional as F
 torch.set_num_threads(1)
 torch.manual_seed(9)
 
-# A denoiser of short series whose blocks are modulated by the noise level. Modulations and the last layer start at
-# zero on purpose: at the first step the modulations get no gradient, one step later they do.
 
 
 class Block(nn.Module):

@@ -6,8 +6,6 @@ import torch.nn.functional as F
 torch.set_num_threads(1)
 torch.manual_seed(23)
 
-# Mean teacher: targets of the consistency term come from a moving average of the student. Both see dropout, as in
-# the paper; the teacher is in training mode on purpose.
 V, T, C = 30, 12, 5
 group = torch.randint(0, C, (V,))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traindoctor.checks.data.squared_error import share_of_variance
+from traindoctor.checks.data.base import share_of_variance
 from traindoctor.record import Record, Series
 
 # Fewer points than this make no trend.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.at_rest import no_gradient, trained
 from traindoctor.replay.ops import PARAMETER, Escape, Op, Ref
 from traindoctor.replay.runner import CUTS
 from traindoctor.replay.structure import VIEWS, Structure
@@ -150,27 +151,12 @@ def severed(patient: Patient, tape: StepTape) -> dict[str, Any]:
     }
 
 
-def trained(patient: Patient) -> set[str]:
-    """Names that an optimizer holds; a network that none holds is not meant to learn (a teacher, a target)."""
-    return {
-        patient.names.of(parameter)
-        for optimizer in patient.optimizers
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.requires_grad
-    }
-
-
 def missing(patient: Patient, tape: StepTape) -> list[str]:
     """Trainable parameters of the model that the step does not use at all."""
     if patient.model is None:
         return []
     names = [patient.names.of(p) for p in patient.model.parameters() if p.requires_grad]
     return [name for name in dict.fromkeys(names) if name not in tape.parameters][:MAX_NAMES]
-
-
-def no_gradient(gradient: Tensor | None) -> bool:
-    return gradient is None or not bool(gradient.any())
 
 
 def hidden_share(gradients: Mapping[str, Tensor | None], hidden: Iterable[str]) -> float:

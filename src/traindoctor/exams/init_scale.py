@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.exams.zero_factors import at_rest
+from traindoctor.replay.at_rest import at_rest
 from traindoctor.replay.origins import walk_back
 from traindoctor.replay.structure import Structure
 

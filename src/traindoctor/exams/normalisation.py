@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.exams.unit_norms import (
+from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
+from traindoctor.replay.ops import Op, Ref
+from traindoctor.replay.structure import Structure
+from traindoctor.replay.unit_norms import (
     meant_for_features,
     moved_place,
     stretched_by_features,
     unit_axis,
 )
-from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
-from traindoctor.replay.ops import Op, Ref
-from traindoctor.replay.structure import Structure
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient

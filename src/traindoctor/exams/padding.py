@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.exams.padding_token import known_as_padding
 from traindoctor.replay.ends import Ends, find_ends
+from traindoctor.replay.padding_token import known_as_padding
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.exams.gradient_flow import no_gradient, trained
+from traindoctor.replay.at_rest import at_rest, no_gradient, trained
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -53,18 +53,6 @@ def zero_factors(patient: Patient) -> Mapping[str, Any]:
         "stuck": len(stuck) if matrices else 0,
         "names": matrices[:MAX_NAMES],
     }
-
-
-def at_rest(tape: StepTape) -> list[str]:
-    """Weights of exactly zero that got a gradient, of exactly zero. Hooks may change what arrives: not judged."""
-    return [
-        name
-        for name, leaf in tape.parameters.items()
-        if not leaf.hooked
-        and tape.fresh.get(name) is not None
-        and no_gradient(tape.fresh[name])
-        and not bool(leaf.value.any())
-    ]
 
 
 def wake(tape: StepTape, names: list[str]) -> set[str]:

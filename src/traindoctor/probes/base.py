@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 Cost = Literal["free", "cheap", "costly"]
 
+# The order of labels and of numbers is asked for again at these batches, as rows come in: early enough to be of use,
+# often enough to be sure; against so many random deals of at most so many rows.
+ASKED_AT = (12, 25, 50, 100, 200, 400, 800)
+DEALS = 60
+MOST_ROWS = 6000
+
 
 class Probe(Protocol):
     """One measurement. It draws no random number, writes no parameter, keeps no tensor of the run alive.

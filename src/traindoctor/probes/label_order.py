@@ -8,14 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traindoctor.events import Event
-from traindoctor.probes.base import Cost
+from traindoctor.probes.base import ASKED_AT, DEALS, MOST_ROWS, Cost
 from traindoctor.record import RecordWriter
 from traindoctor.replay.samples import Sample, Samples
 
-# Asked again as rows come in: early enough to be of use, often enough to be sure.
-ASKED_AT = (12, 25, 50, 100, 200, 400, 800)
-MOST_ROWS = 6000
-DEALS = 60
 # A language model has no label per example, and never will: after so many steps without one it is left alone.
 GIVE_UP = 20
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traindoctor.events import Event, LossCalled
-from traindoctor.probes.base import Cost
-from traindoctor.probes.label_order import ASKED_AT, DEALS, MOST_ROWS
+from traindoctor.probes.base import ASKED_AT, DEALS, MOST_ROWS, Cost
 from traindoctor.record import RecordWriter
 from traindoctor.replay.samples import PATIENCE, HostCopy, host_copy
 

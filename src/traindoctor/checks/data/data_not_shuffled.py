@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.data.squared_error import share_of_variance
+from traindoctor.checks.data.base import share_of_variance
 from traindoctor.record import Record
 
 # Rows dealt at random stay within 2.1 (57 runs); classes in order gave 297 after 100 batches.

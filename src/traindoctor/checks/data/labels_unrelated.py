@@ -3,8 +3,13 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.data.base import ERRORS, order_is_lost, reference, rolled_over_the_batch
-from traindoctor.checks.data.squared_error import share_of_variance
+from traindoctor.checks.data.base import (
+    ERRORS,
+    order_is_lost,
+    reference,
+    rolled_over_the_batch,
+    share_of_variance,
+)
 from traindoctor.record import Record, Series
 
 # z of the permutation test: 1.1 where labels were shuffled apart, 30 to 231 in healthy classifiers (2 in chance).

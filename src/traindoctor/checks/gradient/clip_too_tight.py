@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traindoctor.checks.base import Finding, Outcome, check, evidence, worth_asking
-from traindoctor.checks.model.init_too_large import init_too_large
+from traindoctor.checks.base import Outcome, check, evidence, worth_asking
+from traindoctor.checks.model.base import large_start
 from traindoctor.checks.optimizer.base import Experiment, groups_of
 from traindoctor.record import Record
 
@@ -76,13 +76,13 @@ def clip_too_tight(record: Record) -> Outcome | None:
             return clip_too_tight.clear(f"{EXAM}: with a wider limit the run is no better")
         best = max(wider, key=trial.gain)
         items.append(trial.evidence(best, f"{best.removeprefix('limit*')} times the limit"))
-        large_start = isinstance(init_too_large(record), Finding) and seen.limit >= USUAL_LIMIT
+        follows = isinstance(large_start(record), dict) and seen.limit >= USUAL_LIMIT
         return clip_too_tight.finding(
             *items,
             summary=summary,
             remedy=seen.remedy,
             since_step=seen.since,
-            grade="statistic" if large_start else "exact",
+            grade="statistic" if follows else "exact",
         )
     update = record.get("update.ratio")
     short = update is not None and len(update) and update.median() < SHORT_STEP

@@ -1,32 +1,8 @@
 from __future__ import annotations
 
-import numpy as np
-
-from traindoctor.checks.base import Evidence, Outcome, check, evidence
-from traindoctor.record import Record, Series
-
-# Healthy models at their first step (20 runs): loss 0.98-1.16 of ln C, scores 0.05-1.0, attention scores up to
-# 3.6, weights 0.16-1.0 of 1/sqrt(fan in). The sick one had 4.0, 8, 60 and 8. Two must agree.
-LIMITS = {
-    "loss_ratio": ("first loss over ln(classes)", 1.0, 1.8),
-    "logits_std": ("spread of the scores", 0.5, 3.5),
-    # Regressions: 0.1 to 3 where targets are brought to unit spread, less where they are not.
-    "prediction_ratio": ("spread of the first predictions over that of the targets", 1.0, 10.0),
-    "score_std": ("spread of attention scores", 1.0, 8.0),
-    "weight_scale": ("RMS of a weight times sqrt(inputs), median", 0.6, 2.5),
-}
-AGREEING = 2
-# A trained model that is tuned further has large scores and a small loss.
-WORSE_THAN_GUESSING = 1.3
-# A large start that a run is rid of early does no harm: below guessing within this share of its steps, and at the
-# end below this share of what guessing gives. Sick runs end at 0.8 (all matrices from N(0, 1)) and more; one of an
-# untied T5, whose scores start 8 wide, was below guessing after a tenth and ended at 0.03.
-EARLY, LEARNED = 0.2, 0.5
-# Where only the scores start wide, and neither attention nor the matrices within, nothing is saturated on the way to
-# them: such a start may take up to half of the steps, if the run goes on to learn nearly all (an untied T5 with SGD: below
-# guessing after 0.37, at the end 0.1 of it; one with all matrices from N(0, 1) after 0.37 too, but 0.57).
-HALF, LEARNED_WELL = 0.5, 0.25
-ONLY_SCORES = frozenset({"loss_ratio", "logits_std"})
+from traindoctor.checks.base import Outcome, check
+from traindoctor.checks.model.base import large_start
+from traindoctor.record import Record
 
 
 @check(
@@ -49,38 +25,11 @@ def init_too_large(record: Record) -> Outcome | None:
     Pretrained models: their loss is below that of guessing. A single number that is out of range. A start that the run
     was soon rid of.
     """
+    found = large_start(record)
+    if isinstance(found, str):
+        return init_too_large.clear(found)
     result = record.exam("init_scale")
     assert result is not None
-    values = result.values
-    ratio = values.get("loss_ratio")
-    if ratio is not None and ratio < WORSE_THAN_GUESSING:
-        return init_too_large.clear(f"the first loss is {ratio:.2f} of ln(classes)")
-    out: dict[str, Evidence] = {}
-    for name, (text, usual, limit) in LIMITS.items():
-        value = values.get(name)
-        if value is not None and value > limit:
-            out[name] = evidence(text, value, usual, noise=limit - usual, step=0)
-    if len(out) < AGREEING:
-        return init_too_large.clear("init_scale: loss, scores and weights start in range")
-    losses, guessing = record.get("loss.token"), values.get("ln_classes")
-    step = undone(losses, guessing, EARLY, LEARNED)
-    if step is None and ONLY_SCORES.issuperset(out):
-        step = undone(losses, guessing, HALF, LEARNED_WELL)
-    if step is not None:
-        return init_too_large.clear(f"the large start was undone by step {step}")
     return init_too_large.finding(
-        *out.values(), grade="statistic", since_step=0, line=values.get("line")
+        *found.values(), grade="statistic", since_step=0, line=result.values.get("line")
     )
-
-
-def undone(losses: Series | None, guessing: float | None, by: float, learned: float) -> int | None:
-    """The step at which the loss came below guessing: within a share of the run that went on to learn."""
-    if losses is None or guessing is None or len(losses) < 20:
-        return None
-    last = losses.values[-max(5, len(losses) // 10) :]
-    below = losses.steps[losses.values < guessing]
-    if not len(below) or float(np.median(last)) > learned * guessing:
-        return None
-    # Late steps are measured more rarely: what counts is the steps, not the points.
-    steps = losses.steps[-1] + 1 - losses.steps[0]
-    return int(below[0]) if below[0] <= losses.steps[0] + by * steps else None

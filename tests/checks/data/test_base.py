@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from traindoctor.checks.data.squared_error import share_of_variance
+from traindoctor.checks.data.base import share_of_variance
 from traindoctor.record import Record, make_record
 
 FALLING = [2.0] * 100 + [0.5] * 60

@@ -1,0 +1,38 @@
+"""Which parameters are meant to learn, which get nothing, and which of them are zero besides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
+
+
+def trained(patient: Patient) -> set[str]:
+    """Names that an optimizer holds; a network that none holds is not meant to learn (a teacher, a target)."""
+    return {
+        patient.names.of(parameter)
+        for optimizer in patient.optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad
+    }
+
+
+def no_gradient(gradient: Tensor | None) -> bool:
+    return gradient is None or not bool(gradient.any())
+
+
+def at_rest(tape: StepTape) -> list[str]:
+    """Weights of exactly zero that got a gradient, of exactly zero. Hooks may change what arrives: not judged."""
+    return [
+        name
+        for name, leaf in tape.parameters.items()
+        if not leaf.hooked
+        and tape.fresh.get(name) is not None
+        and no_gradient(tape.fresh[name])
+        and not bool(leaf.value.any())
+    ]
