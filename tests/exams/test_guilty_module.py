@@ -116,7 +116,7 @@ def test_a_checkup_goes_down_by_itself(width: int, verdict: str) -> None:
         lambda model, x: F.cross_entropy(model(x).flatten(0, 1), (3 * x + 1).flatten() % 7),
         torch.optim.AdamW(model.parameters(), lr=1e-3),
         steps=4,
-        seconds=20.0,
+        seconds=300.0,  # a limit, not a target: a crowded machine must come to the end too
     )
     assert made.diagnosis.verdict == verdict
     asked = made.asked.get("guilty_module", set())

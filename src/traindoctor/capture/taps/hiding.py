@@ -24,7 +24,8 @@ def hide_from_compiler() -> None:
     action = eval_frame._FrameAction
     strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
     names = tuple(f"traindoctor.{part}" for part in PARTS)
-    for name, module in list(sys.modules.items()):
+    # a copy in one step: another thread may be importing
+    for name, module in sys.modules.copy().items():
         if name.startswith(names):
             for code in _codes_of_module(module):
                 if code not in _hidden:
