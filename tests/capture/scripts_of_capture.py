@@ -287,7 +287,9 @@ def run_python(
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def watched(folder: Path, script: str, *arguments: str, timeout: float = 1200) -> Ended:
-    """The same script under `traindoctor run`, recorded in `folder/run`."""
-    ours = ("-m", "traindoctor", "run", "--out", "run", "--after", "0")
+def watched(
+    folder: Path, script: str, *arguments: str, budget: float = 2, timeout: float = 1200
+) -> Ended:
+    """The same script under `traindoctor run`, recorded in `folder/run`; `budget` in percent."""
+    ours = ("-m", "traindoctor", "run", "--out", "run", "--after", "0", "--budget", str(budget))
     return run_python(folder, *ours, script, *arguments, timeout=timeout)

@@ -47,7 +47,9 @@ def test_same_bits(tmp_path: Path, name: str) -> None:
     (tmp_path / "script.py").write_text(script)
     bare = run_python(tmp_path, "script.py", *arguments)
     assert bare.status == 0, bare.err
-    ours = watched(tmp_path, "script.py", *arguments)
+    # Where an exam's result is asked for it has time on any machine; at 2 % a slow one may put it off.
+    budget = 10 if name.startswith("compiled") else 2
+    ours = watched(tmp_path, "script.py", *arguments, budget=budget)
     assert ours.status == 0, ours.err
     assert without_times(ours.out) == without_times(bare.out)
     record = open_record(tmp_path / "run")
@@ -84,7 +86,8 @@ def test_same_bits_on_two_ranks(tmp_path: Path, start: str) -> None:
     for kind in ("bare", "ours"):
         (tmp_path / kind).mkdir()
         arguments = ("script.py", start, kind, free_port())
-        ended = (run_python if kind == "bare" else watched)(tmp_path, *arguments)
+        options = {} if kind == "bare" else {"budget": 10}
+        ended = (run_python if kind == "bare" else watched)(tmp_path, *arguments, **options)
         assert ended.status == 0, ended.err
         results.append([(tmp_path / kind / f"rank-{rank}").read_text() for rank in (0, 1)])
     assert results[0] == results[1]
