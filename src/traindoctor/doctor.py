@@ -79,7 +79,8 @@ class Doctor:
         """Called with the verdict once the record is closed (boards)."""
         self._record: StoredRecord | None = None
         self._open: list[Outcome] = []
-        self._finished = False
+        self.finished = False
+        """The verdict has been given."""
         watch.listeners.append(self.on_step)
 
     # -- while the script runs ---------------------------------------------------------------------
@@ -185,9 +186,9 @@ class Doctor:
 
         None where this process trained nothing, or is not rank 0.
         """
-        if self._finished:
+        if self.finished:
             return self.diagnosis
-        self._finished = True
+        self.finished = True
         if not self.watch.has_record or self.watch.rank:
             self.watch.close(status)
             return None
@@ -214,7 +215,7 @@ class Doctor:
         """The report page of the run so far: a notebook shows it inline, `.save(path)` writes it."""
         from traindoctor.report.html import notebook
 
-        if not self._finished:
+        if not self.finished:
             self.watch.record_writer.flush()
         record = open_record(self.watch.out)
         return notebook(record, as_dict(diagnose(record)), name=self.watch.out.name)

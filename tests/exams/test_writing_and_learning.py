@@ -12,7 +12,7 @@ from chains import B, Model, T, chain, kept, loss, measured
 from torch import Tensor, nn
 
 import traindoctor.exams.overfit_batch as overfitting
-from traindoctor.exams.generation import ends_in_loop, generation
+from traindoctor.exams.generation import generation, goes_in_circles
 from traindoctor.exams.overfit_batch import overfit_batch
 from traindoctor.exams.reference_model import reference_model
 from traindoctor.exams.reference_numbers import reference_numbers
@@ -90,6 +90,6 @@ def test_the_tape_writes_text(examine: Callable[..., Patient]) -> None:
 
 
 def test_loops_are_told_from_text() -> None:
-    assert ends_in_loop([1, 2, 3, 4] + [7] * 14)
-    assert ends_in_loop([1, 2, 3, 4, 5, 6] + [7, 8] * 9)
-    assert not ends_in_loop(list(range(18)))
+    assert goes_in_circles([1, 2, 3, 4] + [7] * 14)
+    assert goes_in_circles([1, 2, 3, 4, 5, 6] + [7, 8] * 9)
+    assert not goes_in_circles(list(range(18)))

@@ -158,10 +158,12 @@ def train_and_tell(
             """The one place where the recorder and its doctor meet the trainer."""
             begun()
             if doctor:
-                from traindoctor.doctor import watch
+                from traindoctor import doctor as doctors
 
-                watching = watch(model, optimizer, out=run, after=AFTER_SECONDS, quiet=quiet)
-                display.doctor = attached.enter_context(watching)
+                # Under `traindoctor run` one is here already; it speaks when the script has ended.
+                display.doctor = doctors.attending or attached.enter_context(
+                    doctors.watch(model, optimizer, out=run, after=AFTER_SECONDS, quiet=quiet)
+                )
 
         outcome = train(
             run,

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 # Lines of a sample that are shown while training goes on.
 SAMPLE_LINES = 4
-# Samples kept in the record, and how the loop draws them.
+# Samples kept in the record.
 SAMPLES_KEPT = 8
-SAMPLE_TEMPERATURE = 0.8
 # Losses in the little picture beside the bar.
 RECENT = 400
 
@@ -108,7 +107,8 @@ class Display:
         """The latest texts stand in the record: the page shows them, the checks of generation read them."""
         if self.doctor is None or not seen.sample or not self.doctor.watch.has_record:
             return
-        row = {"step": seen.step, "text": seen.sample, "temperature": SAMPLE_TEMPERATURE}
+        temperature = self.config.train.sample_temperature
+        row = {"step": seen.step, "text": seen.sample, "temperature": temperature}
         self.samples.append(row)
         self.doctor.watch.record_writer.fact("text.samples", list(self.samples))
 
@@ -156,7 +156,7 @@ class Display:
 
     def _verdict(self, console: Console) -> None:
         diagnosis = self.doctor.diagnosis if self.doctor else None
-        if diagnosis is None:
+        if self.doctor is None or diagnosis is None or not self.doctor.finished:
             return
         causes = ", ".join(cause.finding.cause for cause in diagnosis.roots)
         console.print(f"the doctor says: {diagnosis.verdict}{': ' + causes if causes else ''}")

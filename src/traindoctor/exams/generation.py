@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 MOST_TOKENS = 48
 FAITHFUL = 1e-4
+PIECE = 4
 
 
 @exam(name="generation", title="What the model writes, greedily and by sampling", cost=120)
 def generation(patient: Patient) -> Mapping[str, Any]:
-    """Share of texts that end in a loop and entropy of their tokens: greedy, sampled and in the data."""
+    """Share of texts that go in circles and entropy of their tokens: greedy, sampled and in the data."""
     tape = patient.tape
     assert tape is not None
     if tape.faithful > FAITHFUL:
@@ -82,17 +83,14 @@ def describe(rows: Sequence[Sequence[int]]) -> dict[str, float]:
     tokens = Counter(token for row in rows for token in row)
     total = tokens.total()
     return {
-        "loops": sum(ends_in_loop(row) for row in rows) / max(1, len(rows)),
+        "loops": sum(goes_in_circles(row) for row in rows) / max(1, len(rows)),
         "entropy": -sum(n / total * math.log(n / total) for n in tokens.values()),
         "distinct": len({pair for row in rows for pair in pairwise(row)})
         / max(1, sum(len(row) - 1 for row in rows)),
     }
 
 
-def ends_in_loop(row: Sequence[int]) -> bool:
-    """The last third repeats a piece of at most a sixth of the text, three times and more."""
-    tail = list(row[len(row) * 2 // 3 :])
-    for period in range(1, max(2, len(row) // 6 + 1)):
-        if len(tail) >= 3 * period and tail[period:] == tail[:-period]:
-            return True
-    return False
+def goes_in_circles(row: Sequence[int]) -> bool:
+    """More than half of its pieces of PIECE tokens stood in it before (seq-rep-4 of Welleck et al. 2019)."""
+    pieces = [tuple(row[place : place + PIECE]) for place in range(len(row) - PIECE + 1)]
+    return len(pieces) > 1 and len(set(pieces)) < len(pieces) / 2

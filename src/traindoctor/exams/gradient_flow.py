@@ -53,6 +53,7 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     through = tape.replay(gradients=True, look_through=True).gradients() if silent else {}
     hidden = [name for name in silent if not no_gradient(through.get(name))]
     dark = [name for name in silent if name not in hidden]
+    dark = [name for name in dark if name not in rounded_away(tape, dark)]
     moving = hidden + values_that_matter(tape, dark)
     passed = {} if moving else one_path_of_several(tape)
     return {
@@ -69,6 +70,14 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
         "in_optimizer": bool(meant),
         "missing": missing(patient, tape),
     }
+
+
+def rounded_away(tape: StepTape, dark: list[str]) -> set[str]:
+    """Nothing is cut where the very same graph in float64 has a gradient: the run's numbers could not hold it."""
+    if not any(tape.fresh.get(name) is not None for name in dark):
+        return set()
+    exact = tape.replay(dtype=torch.float64, gradients=True).gradients()
+    return {name for name in dark if not no_gradient(exact.get(name))}
 
 
 def one_path_of_several(tape: StepTape) -> dict[str, Any]:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @exam(name="half_gradients", title="Gradient entries that float16 turns into 0", cost=2)
 def half_gradients(patient: Patient) -> Mapping[str, Any]:
-    """`dtypes` of the step's results; `gradient_lost`: share of entries that are 0 and should not be."""
+    """`dtypes` of the step's results; `gradient_lost`: share of entries that are 0 and should not be;
+    `tensors_lost`: share of tensors of which no entry is left."""
     tape = patient.tape
     assert tape is not None
     found = dtypes(tape)
@@ -30,6 +31,7 @@ def half_gradients(patient: Patient) -> Mapping[str, Any]:
         "dtypes": found,
         "weights": counted.most_common(1)[0][0] if counted else "none",
         "gradient_lost": 0.0,
+        "tensors_lost": 0.0,
         "worst_layer": None,
     }
     return {**values, **lost(tape)} if "float16" in found else values
@@ -68,5 +70,6 @@ def lost(tape: StepTape) -> dict[str, Any]:
     return {
         "gradient_lost": sum(zero for zero, _ in shares.values())
         / sum(n for _, n in shares.values()),
+        "tensors_lost": sum(zero == n for zero, n in shares.values()) / len(shares),
         "worst_layer": max(shares, key=lambda name: shares[name][0] / shares[name][1]),
     }

@@ -74,6 +74,9 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     row["token_elsewhere"] = (
         float((grid[~tails] == token).float().mean()) if (~tails).any() else 0.0
     )
+    if ends.causal:  # what goes in is made of the same tokens
+        inputs = ends.index.cpu() if axis == 1 else ends.index.cpu().T
+        row["token_elsewhere"] = max(row["token_elsewhere"], single(inputs, token))
     row |= {"nll_padding": None, "nll_elsewhere": None}
     if scores.shape[1] != ends.loss.num_classes:
         return (
@@ -84,6 +87,14 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     row["nll_padding"] = float(inside.mean()) if len(inside) else None
     row["nll_elsewhere"] = float(outside.mean()) if len(outside) else None
     return row
+
+
+def single(inputs: Tensor, token: int) -> float:
+    """Share of the places inside of rows where the token stands between two others, as padding never does."""
+    here = inputs == token
+    if inputs.dim() != 2 or inputs.shape[1] < 3:
+        return 0.0
+    return float((here[:, 1:-1] & ~here[:, :-2] & ~here[:, 2:]).float().mean())
 
 
 def filled(grid: Tensor, valid: Tensor) -> Tensor:

@@ -193,6 +193,8 @@ class TrainConfig:
     """last checkpoints kept, besides the best"""
     sample_tokens: int = 160
     """length of the sample written at each validation; 0: none"""
+    sample_temperature: float = 0.8
+    """of that sample; 0: always the likeliest token"""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "accumulation", "eval_every", "eval_blocks", "keep"):
@@ -204,6 +206,7 @@ class TrainConfig:
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ConfigError(f"--lr must be a number above 0, not {self.lr}")
         _between("lr-floor", self.lr_floor, 0, 1)
+        _between("sample-temperature", self.sample_temperature, 0, 100)
         _between("beta1", self.beta1, 0, 1, open_end=True)
         _between("beta2", self.beta2, 0, 1, open_end=True)
         _between("seed", self.seed, 0, MOST_SEED)
@@ -214,7 +217,7 @@ class TrainConfig:
 # Settings that may differ from the stored ones when a run is resumed: none of them changes what a step does.
 MAY_CHANGE = frozenset(
     "steps epochs minutes device compile fused_loss shard checkpointing eval_every eval_blocks patience save_every keep "
-    "sample_tokens".split()
+    "sample_tokens sample_temperature".split()
 )
 
 

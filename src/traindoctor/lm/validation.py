@@ -48,7 +48,9 @@ def sample(model: Transformer, tokenizer: Tokenizer, choices: Choices) -> str | 
             tokenizer,
             "\n",
             max_tokens=settings.sample_tokens,
-            sampling=Sampling(temperature=0.8, top_p=0.95, seed=settings.seed),
+            sampling=Sampling(
+                temperature=settings.sample_temperature, top_p=0.95, seed=settings.seed
+            ),
         )[0]
     model.train()
     return text

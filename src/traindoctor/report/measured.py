@@ -242,7 +242,7 @@ def first_nonfinite(v: Values) -> Measured:
 
 
 def generation(v: Values) -> Measured:
-    text = f"greedy texts that end in a loop (sampled {number(v['sampled']['loops'])})"
+    text = f"greedy texts that go in circles (sampled {number(v['sampled']['loops'])})"
     return Measured(text, v["greedy"]["loops"], f"{number(v['data']['loops'])} in the data")
 
 

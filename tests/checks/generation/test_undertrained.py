@@ -14,7 +14,18 @@ def judge(loss: list[float], rung: float = 2.5, *, writes: bool = True) -> Outco
 def test_fires_while_the_loss_falls_above_the_pairs() -> None:
     found = judge([4.0 - 0.01 * i for i in range(80)])
     assert isinstance(found, Finding)
+    assert found.status == "likely"
+
+
+def test_only_possible_as_near_to_the_pairs_as_the_margin() -> None:
+    found = judge([4.0 - 0.01 * i for i in range(80)], rung=3.31)
+    assert isinstance(found, Finding)
     assert found.status == "possible"
+
+
+def test_silent_where_the_fall_is_within_the_noise() -> None:
+    wave = [3.4 + (0.6 if i % 2 else -0.6) - 0.001 * i for i in range(80)]
+    assert isinstance(judge(wave), Clear)
 
 
 def test_silent_below_the_pairs_on_a_plateau_and_without_text() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record
 
-# Texts that end in a loop: half of them by taking the likeliest token, hardly any by sampling.
+# Texts that go in circles: half of them by taking the likeliest token, hardly any by sampling.
 LOOPS, FEW = 0.5, 0.15
 
 
@@ -16,7 +16,7 @@ def greedy_repetition(record: Record) -> Outcome | None:
     """
     ## What it does
     Lets the model continue rows of its own batch, once with the likeliest token and once by sampling, and counts
-    the texts that end in a loop.
+    the texts that go in circles: more than half of their pieces of four tokens stood in them before.
     ## Why it matters
     Loops look like a broken model, but they come from decoding: the same model writes well when sampled.
     ## How to fix
@@ -35,13 +35,13 @@ def greedy_repetition(record: Record) -> Outcome | None:
         return greedy_repetition.not_judged(f"the model could not write: {result.reason}")
     greedy, sampled, data = (result.values[name] for name in ("greedy", "sampled", "data"))
     if greedy["loops"] < LOOPS or sampled["loops"] > FEW or data["loops"] > FEW:
-        return greedy_repetition.clear(f"{greedy['loops']:.0%} of greedy texts end in a loop")
+        return greedy_repetition.clear(f"{greedy['loops']:.0%} of greedy texts go in circles")
     if not always_greedy(record):
         # The run samples: loops would only come with temperature 0.
         return greedy_repetition.clear("texts are sampled, and sampled texts do not loop")
     return greedy_repetition.finding(
         evidence(
-            "share of greedy texts that end in a loop",
+            "share of greedy texts that go in circles",
             greedy["loops"],
             0.0,
             noise=0.1,

@@ -1,22 +1,28 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record
 
-# A model whose loss is not below a count of token pairs writes what such a count would write.
+# A model whose loss is not below that of counting token pairs, over the same batches, writes what such a count would.
 MARGIN = 0.05
 STEPS = 20
-# Still falling by this much over the last half, relative: more steps are what it needs.
-FALLING = 0.02
+# Counts are made at some steps only, the first with nothing counted; the more were made, the better they predict.
+COUNTED, LATEST = 3, 8
+# Still falling from the third quarter to the last, by this share and by so many times its noise.
+FALLING = 0.01
+SIGMAS = 3.0
 
 
 @check(
     code="GEN002",
     slug="undertrained",
     title="The text is that of a model which has not learned yet",
-    needs=["loss.token", "ladder.bigram"],
+    needs=["loss.token"],
     min_steps=STEPS,
 )
 def undertrained(record: Record) -> Outcome | None:
@@ -33,19 +39,30 @@ def undertrained(record: Record) -> Outcome | None:
     """
     if not record.fact("text.samples"):
         return undertrained.not_judged("the run writes no text")
-    loss, rung = record["loss.token"].finite(), record["ladder.bigram"].finite()
-    if len(loss) < STEPS or not len(rung):
+    loss, rung = record["loss.token"].finite(), record.get("ladder.bigram")
+    if len(loss) < STEPS:
         return undertrained.not_judged("the loss is not finite")
-    last, level = float(np.median(loss.values[-STEPS:])), float(np.median(rung.values[-STEPS:]))
+    if rung is None or len(rung.finite()) < COUNTED:
+        return undertrained.not_judged("the pairs of tokens were hardly counted")
+    last = float(np.median(loss.values[-STEPS:]))
+    level = float(np.median(rung.finite().values[1:][-LATEST:]))
     if last < level - MARGIN:
         return undertrained.clear(
             f"the loss {last:.2f} is below that of counting pairs, {level:.2f}"
         )
-    middle = float(np.median(loss.values[len(loss) // 2 :][:STEPS]))
-    if middle - last < FALLING * abs(middle):
+    before, after = np.array_split(loss.values[len(loss) // 2 :], 2)
+    fall = float(np.median(before) - np.median(after))
+    noise = math.hypot(noise_of_median(before), noise_of_median(after))
+    if fall < max(FALLING * abs(last), SIGMAS * noise):
         return undertrained.clear("the loss does not fall any more: more steps would not help")
     return undertrained.finding(
         evidence("loss per token", last, level, noise=MARGIN),
-        evidence("loss half-way", middle),
-        grade="curve",
+        evidence("fall of the loss over the last quarter", fall, noise=noise),
+        grade="statistic" if last > level + MARGIN else "curve",
     )
+
+
+def noise_of_median(values: NDArray[np.float64]) -> float:
+    """Its standard error, from the median distance to it (1.25 and 1.48: normal noise)."""
+    spread = 1.48 * float(np.median(np.abs(values - np.median(values))))
+    return 1.25 * spread / math.sqrt(len(values))

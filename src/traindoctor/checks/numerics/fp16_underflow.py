@@ -8,6 +8,8 @@ from traindoctor.record import Record
 
 # Share of the gradient's entries that float16 turns into 0 though they are not. A right scale leaves a few per cent.
 LOST = 0.5
+# Share of tensors that get nothing at all: the rest may learn, these do not.
+WHOLE = 0.25
 # Smallest positive float16 number; Adam's usual eps of 1e-8 is 0 below it.
 SMALLEST = 6e-8
 
@@ -49,6 +51,7 @@ def fp16_underflow(record: Record) -> Outcome | None:
     if lost < LOST:
         return fp16_underflow.clear(f"{lost:.1%} of the gradient is lost to float16")
     course = progress(record)
+    learns = course is not None and course.learned and values.get("tensors_lost", 0.0) < WHOLE
     return fp16_underflow.finding(
         evidence(
             "gradient entries that float16 turned into 0", lost, 0.0, noise=0.05, step=result.step
@@ -56,5 +59,5 @@ def fp16_underflow(record: Record) -> Outcome | None:
         summary=f"{lost:.0%} of the gradient's entries are 0 in float16 and not in float64",
         where=values.get("worst_layer"),
         since_step=0,
-        status="possible" if course is not None and course.learned else None,
+        status="possible" if learns else None,
     )
