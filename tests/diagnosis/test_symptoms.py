@@ -42,6 +42,12 @@ def test_a_flat_loss_is_light() -> None:
     assert (symptom.name, symptom.grave) == ("loss-flat", False)
 
 
+@pytest.mark.parametrize(("level", "grave"), [(math.log(2), True), (0.6, False)])
+def test_a_flat_loss_at_the_level_of_the_toss_of_a_coin_is_grave(level: float, grave: bool) -> None:
+    (symptom,) = symptoms(make_record({"loss.root": RNG.normal(level, 0.002, 100).tolist()}))
+    assert (symptom.name, symptom.grave) == ("loss-flat", grave)
+
+
 def test_a_flat_loss_at_the_level_of_a_blind_guess_is_grave() -> None:
     def flat(level: float) -> Symptom:
         losses = {"loss.token": RNG.normal(level, 0.02, 100).tolist()}

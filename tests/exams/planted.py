@@ -175,7 +175,7 @@ def one_by_one(model: nn.Module, *shape: int) -> Patient:
     """The examples of a step, each its own call of the model."""
     torch.manual_seed(0)
     patient = Patient(model=model)
-    patient.facts["examples"] = [((torch.randn(1, *shape),), {}) for _ in range(8)]
+    patient.facts["examples"] = (model, [((torch.randn(1, *shape),), {}) for _ in range(8)])
     return patient
 
 

@@ -229,6 +229,59 @@ def test_a_precision_that_would_take_too_long_is_left_out(model, data) -> None:
     assert "no time" in rungs["bfloat16"]["refused"]
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_term_of_the_loss_that_is_computed_without_gradient(model, data, heard: bool) -> None:
+    x, y = data
+    soft = torch.softmax(
+        torch.randn(model(x).shape, generator=torch.Generator().manual_seed(1)), -1
+    )
+
+    def compute() -> Tensor:
+        scores = model(x)
+        with torch.set_grad_enabled(heard):
+            distilled = F.kl_div(scores.log_softmax(-1), soft, reduction="batchmean")
+        return 0.1 * F.cross_entropy(scores, y) + (1 - 0.1) * distilled
+
+    term = perform(printed_loss, patient_of(model, compute))["unheard"]
+    assert (term is None) == heard
+    if term is not None:
+        assert term["share"] > 0.5
+
+
+def test_a_baseline_that_is_subtracted_without_gradient_is_no_lost_term(model, data) -> None:
+    x, y = data
+
+    def compute() -> Tensor:
+        scores = model(x)
+        return F.cross_entropy(scores, y) - scores.detach().mean()
+
+    assert perform(printed_loss, patient_of(model, compute))["unheard"] is None
+
+
+def test_a_gradient_that_float16_swallowed_is_not_cut_off(model, data) -> None:
+    x, _ = data
+    swallowed = patient_of(model, lambda: ((model(x).half() * 1e-4).float() * 1e-4).mean())
+    assert perform(gradient_flow, swallowed)["blocked"] == 0
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_the_op_that_float16_makes_infinite_though_the_loss_is_finite(
+    model, data, large: bool
+) -> None:
+    x, y = data
+
+    def compute() -> Tensor:
+        h = (model(x) * (1e3 if large else 1.0)).half()
+        return F.cross_entropy(
+            (h * torch.rsqrt(h.square().sum(-1, keepdim=True) + 1e-4)).float(), y
+        )
+
+    overflow = perform(half_gradients, patient_of(model, compute))["overflow"]
+    assert (overflow is not None) == large
+    if overflow is not None:
+        assert overflow["op"] in ("square", "sum")
+
+
 def test_a_step_that_is_not_finite_says_nothing_of_the_printed_loss(model, data) -> None:
     x, y = data
     broken = patient_of(model, lambda: F.cross_entropy(model(x) * math.inf, y))

@@ -76,3 +76,30 @@ def test_unit_vectors_over_time_that_are_meant_so_are_not_judged(
 ) -> None:
     result = normalisation(examine(Signals(norm), on_numbers, signals))
     assert result.outcome == "refused", result.values
+
+
+class Pooled(nn.Module):
+    """Signals of shape (B, 3, T), normalised along an axis and gathered over time for a class."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.inp, self.out, self.axis = nn.Conv1d(3, WIDTH, 1), nn.Linear(WIDTH, 5), axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inp(x)
+        h = h - h.mean(self.axis, keepdim=True)
+        h = h / torch.sqrt(h.pow(2).mean(self.axis, keepdim=True) + 1e-5)
+        return self.out(h.mean(-1))
+
+
+@pytest.mark.parametrize("over_time", [True, False])
+def test_a_mean_over_what_was_normalised_leaves_nothing(examine: Examine, over_time: bool) -> None:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return F.cross_entropy(model(x.transpose(1, 2)), torch.arange(B))
+
+    result = normalisation(examine(Pooled(-1 if over_time else 1), loss, signals))
+    assert result.done == over_time
+    if over_time:
+        found = norm_wrong(make_record(exams={"normalisation": result.values}))
+        assert isinstance(found, Finding)
+        assert found.status == "confirmed"

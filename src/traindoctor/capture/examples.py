@@ -18,11 +18,12 @@ MOST_BYTES = 16 * 2**20
 
 
 class Examples:
-    """`patient.facts["examples"]`: (args, kwargs) of the calls of one step, each with a batch of one."""
+    """`patient.facts["examples"]`: the model and (args, kwargs) of its calls in one step, each with a batch of one."""
 
     def __init__(self, patient: Patient) -> None:
         self.patient = patient
         self._step = -1
+        self._model: torch.nn.Module | None = None
         self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self._bytes = 0
 
@@ -30,15 +31,17 @@ class Examples:
         if "examples" in self.patient.facts or not event.wants_grad:
             return
         if step != self._step:
-            self._step, self._calls, self._bytes = step, [], 0
-        if unwrap(event.module) is not self.patient.model or not single(event):
+            self._step, self._model, self._calls, self._bytes = step, None, [], 0
+        model = unwrap(event.module)
+        if self._model not in (None, model) or not single(event):
             return
+        self._model = model
         self._calls.append(kept((event.args, event.kwargs)))
         self._bytes += size(self._calls[-1])
         if self._bytes > MOST_BYTES:
             self._calls = []
         elif len(self._calls) == KEPT or (len(self._calls) >= MANY and step > 2):
-            self.patient.facts["examples"] = list(self._calls)
+            self.patient.facts["examples"] = (model, list(self._calls))
 
 
 def single(event: ForwardBegin) -> bool:

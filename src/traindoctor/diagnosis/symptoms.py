@@ -19,6 +19,8 @@ ON_RUNG = 0.05
 RUNG_STEPS = 40
 # A loss this close to ln(classes), or above, is a blind guess.
 GUESS = 0.1
+# A flat loss this near to ln 2 is that of the toss of a coin.
+COIN = 0.005
 # The last points whose mean tells that the run is leaving the rung downwards.
 LEAVING = 4
 # A squared error at this share of the targets' variance after 40 steps is no better than guessing: batches of 48 rows
@@ -121,6 +123,8 @@ def _flat(record: Record) -> list[Symptom]:
         classes = (record.fact("loss.site") or {}).get("classes")
         guess = math.log(classes) if classes and classes > 1 else math.inf
         untrained = record.get("loss.token") is not None and last >= guess - GUESS
+        # A preference, a match, a yes or no: ln 2 from the first step to the last is the toss of a coin.
+        untrained = untrained or abs(last - math.log(2)) < COIN
         return [Symptom("loss-flat", text, None, untrained)]
     return []
 

@@ -31,15 +31,16 @@ MOST_BYTES = 2 * 2**30
 def batched_forward(patient: Patient) -> Mapping[str, Any]:
     """`gain`: seconds one by one over seconds as a batch, the median of paired rounds; `noise`: half their
     quartile distance."""
-    calls = patient.facts.get("examples")
-    if not calls or patient.model is None:
+    kept = patient.facts.get("examples")
+    if not kept:
         raise NotApplicable("no step called its model once per example")
-    if sharded(patient.model.parameters()):
+    called, calls = kept
+    if sharded(called.parameters()):
         raise NotApplicable(SHARDED)
-    if sum(p.numel() * p.element_size() for p in patient.model.parameters()) > MOST_BYTES:
+    if sum(p.numel() * p.element_size() for p in called.parameters()) > MOST_BYTES:
         raise NotApplicable("the model is too large to be copied for a timing")
     batch = stacked(calls)
-    model = copy.deepcopy(patient.model)
+    model = copy.deepcopy(called)
 
     def one_by_one() -> None:
         for args, kwargs in calls:
@@ -59,10 +60,11 @@ def batched_forward(patient: Patient) -> Mapping[str, Any]:
 
 
 def stacked(calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> tuple[tuple[Any, ...], dict]:
-    """All examples as one call."""
+    """All examples as one call. Padded to one length, they cost no more than the longest one so many times."""
     shapes = {tuple(x.shape for x in tensors(call)) for call in calls}
     if len(shapes) > 1:
-        raise NotApplicable("the examples have different lengths")
+        longest = max(calls, key=lambda call: sum(x.numel() for x in tensors(call)))
+        calls = [longest] * len(calls)
     first_args, first_kwargs = calls[0]
 
     def joined(pick: Callable[[Any], Any]) -> Any:

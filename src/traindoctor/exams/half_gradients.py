@@ -11,20 +11,26 @@ from torch import Tensor
 
 from traindoctor.exams.base import exam
 from traindoctor.replay.execute import visit
-from traindoctor.replay.ops import Op
+from traindoctor.replay.ops import Op, tensors_in
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
     from traindoctor.replay.tape import StepTape
 
+# Infinities of these are meant (a mask), or come at zero in every dtype.
+SOUND = frozenset(
+    "masked_fill masked_fill_ where full full_like fill_ __setitem__ index_fill index_fill_ triu tril log log2 "
+    "div div_ true_divide __truediv__ __rtruediv__ rsqrt reciprocal scaled_dot_product_attention".split()
+)
+
 
 @exam(name="half_gradients", title="Gradient entries that float16 turns into 0", cost=2)
 def half_gradients(patient: Patient) -> Mapping[str, Any]:
     """`dtypes` of the step's results; `gradient_lost`: share of entries that are 0 and should not be;
-    `tensors_lost`: share of tensors of which no entry is left."""
+    `tensors_lost`: share of tensors of which no entry is left; `overflow`: the first op that float16 makes infinite."""
     tape = patient.tape
     assert tape is not None
-    found = dtypes(tape)
+    found, overflow = look_through(tape)
     counted = Counter(_name(leaf.value.dtype) for leaf in tape.parameters.values())
     values = {
         "step": tape.step,
@@ -33,6 +39,7 @@ def half_gradients(patient: Patient) -> Mapping[str, Any]:
         "gradient_lost": 0.0,
         "tensors_lost": 0.0,
         "worst_layer": None,
+        "overflow": overflow,
     }
     return {**values, **lost(tape)} if "float16" in found else values
 
@@ -41,16 +48,26 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def dtypes(tape: StepTape) -> list[str]:
-    """Every floating dtype that a result of the step has."""
+def look_through(tape: StepTape) -> tuple[list[str], dict[str, Any] | None]:
+    """Every floating dtype that a result of the step has; the first op whose finite input float16 makes infinite."""
     found: set[str] = set()
+    first: list[dict[str, Any]] = []
+    roots = [root.ref for root in tape.roots if root.ref is not None]
+    used = {op.number for op in tape.needed(roots)}
 
     def look(op: Op, inputs: Any, outputs: Sequence[Tensor]) -> bool:
         found.update(_name(out.dtype) for out in outputs if out.is_floating_point())
+        if not first and op.number in used and op.name not in SOUND and op.hangs_on:
+            infinite = sum(int(out.isinf().sum()) for out in outputs if out.dtype == torch.float16)
+            numbers = [x for x in tensors_in(inputs) if x.is_floating_point()]
+            if infinite and all(bool(x.isfinite().all()) for x in numbers):
+                largest = max((float(x.abs().max()) for x in numbers if x.numel()), default=0.0)
+                place = {"op": op.name, "module": op.module, "line": op.nearest_line}
+                first.append({**place, "count": infinite, "largest": largest})
         return False
 
     visit(tape, look)
-    return sorted(found)
+    return sorted(found), first[0] if first else None
 
 
 def lost(tape: StepTape) -> dict[str, Any]:

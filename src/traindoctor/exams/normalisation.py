@@ -28,6 +28,11 @@ BY_GROUP = frozenset({"group_norm", "instance_norm"})
 BY_HAND = frozenset({"var", "std", "var_mean", "std_mean", "mean"})
 # RMSNorm by hand: the root of a mean of squares
 ROOTS = frozenset({"rsqrt", "sqrt"})
+# Means that gather the places of an example.
+POOLS = frozenset("mean sum adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d".split())
+# Variance between rows after the mean over that before it: 1/T for T places that differ at random; float32 leaves 1e-12.
+ERASED = 1e-8
+NOTHING = {"norms": [], "rms_by_hand": 0, "attentions": 0, "growth": None, "sizes": []}
 
 
 @exam(name="normalisation", title="Axes of normalisation, growth of activations", cost=4)
@@ -73,9 +78,12 @@ def of_numbers(structure: Structure) -> dict[str, Any]:
         if op.name == "normalize" and (hit := normalising(structure, op)) is not None
     ]
     found = [hit for hit in found if stretched_by_features(structure, hit[0], hit[1], hit[2][0])]
+    lost = pooled_away(structure)
     moved = moved_place(tape) if found else None
     if moved is None:
-        raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
+        if lost is None:
+            raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
+        return {**NOTHING, "erased": lost, "step": tape.step}
     where, other, row, rows = moved
     sources = [source for _, source, _ in found]
     before, after = tape.replay(want=sources), tape.replay(batch={where: other}, want=sources)
@@ -86,8 +94,50 @@ def of_numbers(structure: Structure) -> dict[str, Any]:
         "attentions": len([a for a in structure.attentions if a.op.segment == 0]),
         "growth": None,
         "sizes": [],
+        "erased": lost,
         "step": tape.step,
     }
+
+
+def pooled_away(structure: Structure) -> dict[str, Any] | None:
+    """A mean over the very places that a normalisation has just given the mean 0: what is left says nothing of the
+    example. Told by the values: they differ from row to row before it, and no more after it, nor where the loss is."""
+    tape = structure.tape
+    scores = [site.logits for site in tape.loss_sites if site.in_root]
+    norms = [hit for op in tape.ops if (hit := normalising(structure, op)) is not None]
+    if not norms or not scores:
+        return None
+    pools = [
+        (op, op.inputs[0], op.outputs[0])
+        for op in tape.ops
+        if op.name in POOLS and op.inputs and op.outputs and op.outputs[0] is not None
+    ]
+    pools = [
+        (op, full, out)
+        for op, full, out in pools
+        if len(structure.shape(out)) >= 2
+        and structure.shape(out)[0] == structure.shape(full)[0] >= 2
+        and any(structure.hangs(full, source) for _, source, _ in norms)
+    ]
+    if not pools:
+        return None
+    replay = tape.replay(want=[*scores, *(ref for _, full, out in pools for ref in (full, out))])
+
+    def varies(ref: Ref) -> float:
+        return float(replay[ref].detach().double().var(0).mean())
+
+    reached = max(varies(ref) for ref in scores)
+    for pool, full, out in pools:
+        before, after = varies(full), varies(out)
+        if before > 0 and max(after, reached) < ERASED * before:
+            norm = [op for op, source, _ in norms if structure.hangs(full, source)][-1]
+            return {
+                "left": after / before,
+                "pool": pool.nearest_line,
+                "module": norm.module,
+                "line": norm.nearest_line,
+            }
+    return None
 
 
 def described(

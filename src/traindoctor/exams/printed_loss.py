@@ -11,7 +11,8 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ops import DATA, Op, Read, Ref
+from traindoctor.replay.ops import DATA, PARAMETER, Op, Read, Ref
+from traindoctor.replay.runner import CUTS
 from traindoctor.replay.squares import BY_HAND
 from traindoctor.replay.structure import Structure
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 MAX_READS = 12
 # Share of the gradient's entries that half precision cannot hold with all their bits.
 FAINT = 0.5
+# How terms of a loss are added and weighted.
+SUMS = frozenset("add __add__ __radd__ __iadd__ add_ sub __sub__ __rsub__ rsub".split())
+FACTORS = frozenset(
+    "mul __mul__ __rmul__ mul_ div __truediv__ true_divide div_ neg __neg__".split()
+)
 # Scripts that print at all print within so many steps; only then is a loss that nobody reads looked at.
 PATIENCE = 20
 
@@ -64,6 +70,7 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
         if value.requires_grad:
             columns.append((read, replay.gradients_of(value.sum())))
     given = optimised(tape, replay, [read.ref for read, _ in columns])
+    unheard = unheard_term(tape, given)
     if not all(map(finite, (given, *(gradients for _, gradients in columns)))):
         raise NotApplicable(f"the gradients of step {tape.step} are not finite")
     columns = [(r, g) for r, g in columns if any(v is not None and v.any() for v in g.values())]
@@ -83,6 +90,7 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
         "was_read": was_read,
         "apart": apart(tape, [read.ref for read, _ in columns]),
         "cosine": projection(target, matrix),
+        "unheard": unheard,
         "best_single": max(cosines),
         "reads": [
             {"value": read.value, "cosine": cosine, "line": line_of(tape, read.ref)}
@@ -94,6 +102,49 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
         ],
         "faithful": tape.faithful,
     }
+
+
+def unheard_term(tape: StepTape, given: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    """A loss that is added to what backward is called on, and gives no gradient: it was computed under `no_grad`, or
+    detached. `share` of the gradient that is missing with it."""
+    for root in tape.roots:
+        for term in terms_of(tape, root.ref) if root.ref is not None else ():
+            op = tape.producer.get(term)
+            way = tape.needed([term])
+            deaf = {
+                o for o in way if (o.name in CUTS or not o.grad_enabled) and o.hangs_on & PARAMETER
+            }
+            if op not in deaf or not sites_of(tape, [term]):
+                continue
+            replay = tape.replay(gradients=True, look_through=deaf, want=[term])
+            value = replay[term]
+            if not value.requires_grad:
+                continue
+            missing = replay.gradients_of(value.sum())
+            lost = sum(float(g.double().square().sum()) for g in missing.values() if g is not None)
+            kept = sum(float(g.double().square().sum()) for g in given.values())
+            if lost > 0:
+                share = math.sqrt(lost / (lost + kept))
+                return {"value": float(value.detach()), "line": op.nearest_line, "share": share}
+    return None
+
+
+def terms_of(tape: StepTape, root: Ref) -> list[Ref]:
+    """What is added up to the root, each with a factor that is no tensor."""
+    found, queue = [], [root]
+    for ref in queue:
+        op = tape.producer.get(ref)
+        if op is not None and op.grad_enabled and scalar(tape, ref):
+            tensors = [r for r in op.inputs if scalar(tape, r)]
+            if op.name in SUMS or (op.name in FACTORS and len(op.inputs) == 1):
+                queue += tensors
+                continue
+        found.append(ref)
+    return found
+
+
+def scalar(tape: StepTape, ref: Ref) -> bool:
+    return math.prod(tape.geometry[ref.index].size) == 1
 
 
 def off_the_way(tape: StepTape) -> set[Op]:

@@ -64,6 +64,18 @@ def test_another_loss_is_named_with_both_lines() -> None:
     assert beside.status == "likely"
 
 
+def test_a_term_without_gradient_is_named_by_its_line() -> None:
+    record = mismatch(1.0)
+    term = {"value": 2.0, "line": "train.py:20", "share": 0.9}
+    (printed, gradient) = record.exam_results
+    exams = {"printed_loss": {**printed.values, "unheard": term}, "tape_gradient": gradient.values}
+    found = loss_gradient_mismatch(make_record(exams=exams))
+    assert isinstance(found, Finding)
+    assert (found.status, found.line) == ("confirmed", "train.py:20")
+    exams["printed_loss"]["unheard"] = {**term, "share": 0.01}
+    assert isinstance(loss_gradient_mismatch(make_record(exams=exams)), Clear)
+
+
 def test_the_printed_loss_clears_and_a_wrong_backward_is_not_this_cause() -> None:
     assert isinstance(loss_gradient_mismatch(mismatch(0.9999)), Clear)
     assert isinstance(loss_gradient_mismatch(mismatch(0.5, difference=700.0)), Clear)
@@ -248,7 +260,12 @@ def test_padding_and_one_empty_batch_are_silent() -> None:
 
 
 def broke(
-    op: str, *, weight: float = 1.2, dtype: str = "float32", chain: list[str] | None = None
+    op: str,
+    *,
+    weight: float = 1.2,
+    dtype: str = "float32",
+    chain: list[str] | None = None,
+    losses: tuple[float, ...] = (4.0, 3.9, 3.8, 3.8, 3.7, 3.6),
 ) -> Record:
     values = {
         "op": op,
@@ -265,7 +282,7 @@ def broke(
         "largest_weight_at_start": 1.0,
     }
     return make_record(
-        {"loss.root": [4.0, 3.9, 3.8, 3.8, 3.7, 3.6, float("nan")]},
+        {"loss.root": [*losses, float("nan")]},
         exams={"first_nonfinite": values},
     )
 
@@ -275,6 +292,13 @@ def test_an_exp_that_overflows_with_calm_weights() -> None:
     assert isinstance(found, Finding)
     assert (found.line, found.since_step) == ("train.py:60", 6)
     assert isinstance(unstable_softmax(broke("log", chain=["add", "softmax"])), Finding)
+
+
+def test_a_loss_near_zero_that_jumps_is_no_runaway() -> None:
+    nearly_learned = broke("exp", losses=(4.0, 1.0, 0.1, 0.02, 0.001, 0.05))
+    assert isinstance(unstable_softmax(nearly_learned), Finding)
+    running_away = broke("exp", losses=(4.0, 3.0, 3.5, 4.0, 60.0, 900.0))
+    assert isinstance(unstable_softmax(running_away), Clear)
 
 
 def test_other_ops_blown_up_weights_and_finite_runs_are_silent() -> None:

@@ -104,6 +104,16 @@ def test_gradients_that_float16_swallows() -> None:
     assert isinstance(fp16_underflow(half(["float16"], weights="float16")), Finding)
 
 
+def test_an_infinity_that_is_swallowed_again() -> None:
+    overflow = {"op": "sum", "module": "norm", "line": "train.py:18", "count": 4, "largest": 9e3}
+    exams = {"half_gradients": {"dtypes": ["float16"], "overflow": overflow, "step": 0}}
+    found = fp16_overflow(make_record({"loss.root": [4.0] * 4}, exams=exams))
+    assert isinstance(found, Finding)
+    assert (found.line, found.where) == ("train.py:18", "norm")
+    exams["half_gradients"]["overflow"] = None
+    assert isinstance(fp16_overflow(make_record({"loss.root": [4.0] * 4}, exams=exams)), Clear)
+
+
 def test_float32_bfloat16_and_a_right_scale_are_silent() -> None:
     assert isinstance(fp16_underflow(half(["float32"], lost=0.0)), Clear)
     assert isinstance(fp16_underflow(half(["bfloat16"], weights="bfloat16")), Clear)

@@ -36,7 +36,7 @@ def test_silent_on_a_few_calls() -> None:
     assert isinstance(python_loop_per_example(record_of(2, 1)), Clear)
 
 
-def test_examples_of_different_lengths_are_not_judged() -> None:
-    refused = ExamResult("batched_forward", 3, "refused", {}, "the examples have different lengths")
+def test_examples_that_cannot_be_timed_are_not_judged() -> None:
+    refused = ExamResult("batched_forward", 3, "refused", {}, "the model is too large to be copied")
     record = make_record({"forward.calls": [12] * 10, "forward.batch": [1] * 10}, exams=[refused])
     assert isinstance(python_loop_per_example(record), NotJudged)

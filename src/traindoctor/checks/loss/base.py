@@ -55,8 +55,10 @@ def calm(record: Record, crash: Mapping[str, Any]) -> bool:
     before = series.before(int(crash["step"])).finite().tail(4)
     if len(before) < 2:
         return True
-    sizes = np.abs(before.values)
-    return not bool((sizes[1:] > RUNAWAY * np.maximum(sizes[:-1], 1e-3)).any())
+    sizes, untrained = np.abs(before.values), abs(series.finite().first)
+    jumps = sizes[1:] > RUNAWAY * np.maximum(sizes[:-1], 1e-3)
+    # A loss that was nearly zero jumps as well; it has not left the range in which the run began.
+    return not bool((jumps & (sizes[1:] > untrained)).any())
 
 
 def swollen(crash: Mapping[str, Any]) -> float | None:

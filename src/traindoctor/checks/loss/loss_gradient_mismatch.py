@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.record import Record
+from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.record import ExamResult, Record
 
 # Healthy scripts have 0.9999 and more (a balance term that is not printed); another loss has 0.002. Terms may be
 # printed one by one: the gradient is projected on all that is read, so 0.9 leaves room for an unread regulariser.
@@ -12,6 +12,8 @@ COSINE = 0.9
 # a cosine of 0.99 with that of the cross-entropy, later 0.2 to 0.7. They are compared again from this step on.
 SETTLED = 30
 SAME = 0.9999
+# A term of the loss without gradient: this share of the whole gradient is missing with it.
+UNHEARD = 0.2
 # A gradient that is not even that of the step's own root is a matter for backward-incorrect.
 RIGHT_GRADIENT = 1e-3
 
@@ -28,7 +30,8 @@ def loss_gradient_mismatch(record: Record) -> Outcome | None:
     ## What it does
     Takes the gradient of every loss that the script reads (`item()`, `float()`, a format) on a replay of the step,
     and the cosine between the gradient that the optimizer got and their best combination. Gradients that a script
-    writes to `.grad` itself are compared with those of the backward pass, parameter by parameter.
+    writes to `.grad` itself are compared with those of the backward pass, parameter by parameter. Terms that are added
+    to the loss and carry no gradient (computed under `no_grad`) are looked through.
     ## Why it matters
     The printed loss cannot fall, or falls by chance: something else is being minimised. Report D: the forward
     measured cross-entropy, the backward computed the gradient of a mean squared error.
@@ -45,6 +48,8 @@ def loss_gradient_mismatch(record: Record) -> Outcome | None:
     if (swapped := _swapped(record)) is not None:
         return swapped
     values = result.values
+    if (values.get("unheard") or {}).get("share", 0.0) >= UNHEARD:
+        return _unheard(result)
     cosine = float(values["cosine"])
     if values.get("apart") and COSINE <= cosine < SAME and values["step"] < SETTLED:
         return loss_gradient_mismatch.not_judged(
@@ -74,6 +79,27 @@ def loss_gradient_mismatch(record: Record) -> Outcome | None:
         line=optimised["line"],
         since_step=0,
         status=None if values.get("was_read", True) else "likely",
+    )
+
+
+def _unheard(result: ExamResult) -> Finding:
+    """The loss has a term that no gradient is taken of."""
+    term = result.values["unheard"]
+    return loss_gradient_mismatch.finding(
+        evidence(
+            "share of the loss's gradient that is missing",
+            term["share"],
+            0.0,
+            noise=0.01,
+            step=result.step,
+        ),
+        evidence("value of the term", term["value"], step=result.step),
+        summary=f"the loss has a term ({term['line']}) that is computed without gradient: it is printed, and never "
+        "optimised",
+        remedy="Compute the term outside of `torch.no_grad()` and without `detach()`; only the teacher's or target's part "
+        "belongs inside.",
+        line=term["line"],
+        since_step=0,
     )
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.record import Record
+from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.record import ExamResult, Record
 
 # Without normalisation a stack of this depth grows; with bounded branches (Fixup, ReZero) it does not.
 DEPTH, GROWTH = 4, 8.0
@@ -29,7 +29,7 @@ def norm_wrong(record: Record) -> Outcome | None:
     """
     ## What it does
     Reads from the tape over which axes each normalisation takes its statistics, and how the size of activations
-    grows through the depth where there is none.
+    grows through the depth where there is none. Where a mean over places follows, whether examples still differ after it.
     ## Why it matters
     Statistics over the batch or over time make an output depend on other examples and on the future; a deep
     stack without normalisation blows up.
@@ -43,6 +43,8 @@ def norm_wrong(record: Record) -> Outcome | None:
     result = record.exam("normalisation")
     assert result is not None
     values = result.values
+    if values.get("erased"):
+        return pooled_away(result)
     for norm in values["norms"]:
         strange = [axis for axis in norm["axes"] if axis in ("batch", "time")]
         if strange == ["time"] and leaks(record):
@@ -84,6 +86,23 @@ def norm_wrong(record: Record) -> Outcome | None:
             summary="A deep stack without normalisation: activations grow from block to block",
         )
     return norm_wrong.clear(f"{len(values['norms'])} normalisations over features")
+
+
+def pooled_away(result: ExamResult) -> Finding:
+    found = result.values["erased"]
+    return norm_wrong.finding(
+        evidence(
+            "variance between examples after the mean, of that before it",
+            found["left"],
+            "1 / places and more",
+            step=result.step,
+        ),
+        where=found["module"] or None,
+        line=found["line"],
+        since_step=0,
+        summary=f"the normalisation makes the mean over places 0, and {found['pool']} takes that mean: nothing of the "
+        "example is left",
+    )
 
 
 def leaks(record: Record) -> bool:

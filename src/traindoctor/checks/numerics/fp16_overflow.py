@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Finding, Outcome, check, evidence
 from traindoctor.checks.loss.base import asked, crash_of, not_finite_from, place
 from traindoctor.record import ExamResult, Record
 
@@ -22,8 +22,8 @@ SKIPPED = 0.2
 def fp16_overflow(record: Record) -> Outcome | None:
     """
     ## What it does
-    Looks for the first non-finite value of the run: made in float16 from finite input. And counts the steps that a
-    GradScaler skips once it has had time to find its level.
+    Looks for the first non-finite value of the run: made in float16 from finite input, also where it is swallowed
+    again (1 / infinity is 0). And counts the steps that a GradScaler skips once it has had time to find its level.
     ## Why it matters
     float16 ends at 65504: an attention score, a sum of squares or a scaled gradient beyond it is infinite, and the
     step is lost or the weights are.
@@ -50,6 +50,9 @@ def fp16_overflow(record: Record) -> Outcome | None:
             line=place(values),
             since_step=int(values["step"]),
         )
+    half = record.exam("half_gradients")
+    if half is not None and half.done and half.values.get("overflow"):
+        return _infinite_inside(half)
     skipped = record.get("scaler.skipped")
     if skipped is not None and len(skipped) > WARM + 10:
         late = skipped.after(int(skipped.steps[WARM]))
@@ -82,6 +85,20 @@ def fp16_overflow(record: Record) -> Outcome | None:
     if crash is None:
         return fp16_overflow.not_judged("the first non-finite value was not found")
     return fp16_overflow.clear(f"the first non-finite value is {crash.values['dtype']}")
+
+
+def _infinite_inside(half: ExamResult) -> Finding:
+    """The loss stays finite, but a value on the way to it does not."""
+    found = half.values["overflow"]
+    where = f" at {found['line']}" if found["line"] else ""
+    return fp16_overflow.finding(
+        evidence(f"infinite results of {found['op']}", found["count"], 0, step=half.step),
+        evidence("largest input", found["largest"], "results under 65504", step=half.step),
+        summary=f"{found['op']}{where} leaves the range of float16; what follows swallows the infinity",
+        where=found["module"] or None,
+        line=found["line"],
+        since_step=int(half.values["step"]),
+    )
 
 
 def _starts(ladder: ExamResult | None) -> dict[str, Any] | None:
