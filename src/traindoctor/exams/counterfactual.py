@@ -97,11 +97,16 @@ def _keeper(patient: Patient) -> Any:
 
 
 def compare(
-    plan: Plan, changes: Mapping[str, Change], *, seconds: float, promising: int = 1
+    plan: Plan,
+    changes: Mapping[str, Change],
+    *,
+    seconds: float,
+    promising: int = 1,
+    resort: str | None = None,
 ) -> dict[str, Any]:
     """Control and variants, within the seconds; a variant that there was no time for is left out.
 
-    After the first `promising` variants, none of them better, the rest is spared.
+    After the first `promising` variants and then `resort`, none of them better, the rest is spared.
     """
     deadline = time.perf_counter() + seconds
 
@@ -112,11 +117,15 @@ def compare(
     before = plan.before()
     names = list(changes)
     variants = {name: plan.run(changes[name]).values() for name in names[:promising]}
-    worth = control.blown or any(_helps(one, control.judged) for one in variants.values())
+    worth = any(_helps(one, control.judged) for one in variants.values())
+    if resort is not None and not worth:
+        variants[resort] = plan.run(changes[resort]).values()
+        worth = _helps(variants[resort], control.judged)
+    worth = worth or control.blown
     permuted = plan.permuted(PERMUTED) if worth else []
     controls = [control.judged, *(trial.judged for trial in permuted)]
     for name in names[promising:]:
-        if worth and in_time():
+        if worth and name not in variants and in_time():
             variants[name] = plan.run(changes[name]).values()
     for name, variant in variants.items():
         if worth and _unsure(variant, controls) and in_time(PERMUTED):
@@ -175,12 +184,12 @@ def experiment_rate_down(patient: Patient) -> dict[str, Any]:
     changes = {
         "lr/3": Change(rate=lambda _: 1 / 3),
         "lr/10": Change(rate=lambda _: 0.1),
-        # A rate that is a hundred times too high is too high by ten as well: no sooner does anything help.
-        "lr/100": Change(rate=lambda _: 0.01),
         **warm_up(plan),
         **clipping(plan),
+        # A rate that is a hundred times too high is too high by ten as well: tried at once only if no other helps.
+        "lr/100": Change(rate=lambda _: 0.01),
     }
-    return compare(plan, changes, seconds=patient.seconds, promising=3)
+    return compare(plan, changes, seconds=patient.seconds, promising=2, resort="lr/100")
 
 
 def _times(factor: int) -> Change:

@@ -123,7 +123,8 @@ class Plan:
         usable = [one for one in snapshot.logs if data.fits(one)]
         if len(usable) < MIN_STEPS + HELD_OUT:
             raise ReplayError(
-                f"only {len(usable)} of {len(snapshot.logs)} kept batches have the shape of the taped one"
+                f"{len(usable)} of {len(snapshot.logs)} kept batches have the shape of the taped one, and "
+                f"{MIN_STEPS + HELD_OUT} are needed"
             )
         steps = min(steps, len(usable) - HELD_OUT)
         missing = {n for group in snapshot.groups for n in group} - set(snapshot.parameters)

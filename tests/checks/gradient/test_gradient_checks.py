@@ -195,6 +195,13 @@ def test_activations_that_grow_until_a_product_overflows() -> None:
     assert isinstance(gradients_exploding(crash(40.0)), Clear)
 
 
+def test_a_norm_that_was_measured_with_an_update_counts_as_well() -> None:
+    steps = {"loss.root": [4.4, 4.3, 30.0, float("nan")], "grad.norm": [6.4, 1.1, 1.6, 1.5]}
+    assert isinstance(gradients_exploding(make_record(steps)), Clear)
+    seen = make_record({**steps, "grad.norm_at_step": [6.4, 1.1, 1.6, 1.5, 2.3e3]})
+    assert isinstance(gradients_exploding(seen), Finding)
+
+
 def test_spikes_and_slow_growth_are_silent() -> None:
     assert isinstance(
         gradients_exploding(make_record({"grad.norm": [1.0] * 40 + [5e3] + [1.0] * 40})), Clear

@@ -7,7 +7,7 @@ import numpy as np
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.loss.base import crash_of, not_finite_from, place, swollen
 from traindoctor.checks.optimizer.base import Experiment, first_norm
-from traindoctor.record import Record
+from traindoctor.record import Record, Series
 
 # Healthy runs stay within a factor of 100 of their early norm; a run on its way to NaN leaves that within steps.
 GROWTH = 1e3
@@ -48,7 +48,7 @@ def gradients_exploding(record: Record) -> Outcome | None:
         )
     if (overflow := activations_overflow(record)) is not None:
         return overflow
-    finite = norms.finite()
+    finite = with_those_at_the_step(record).finite()
     if len(finite) < LEAST:
         return gradients_exploding.not_judged("hardly any gradient norm is finite")
     early = float(np.median(finite.values[:EARLY]))
@@ -69,6 +69,18 @@ def gradients_exploding(record: Record) -> Outcome | None:
         summary=f"the gradient norm grows from {early:.3g} to {largest:.3g}",
         since_step=int(grown.steps[0]),
     )
+
+
+def with_those_at_the_step(record: Record) -> Series:
+    """Norms are taken at some steps only; those that the update was measured with are as good."""
+    norms, more = record["grad.norm"], record.get("grad.norm_at_step")
+    if more is None:
+        return norms
+    new = ~np.isin(more.steps, norms.steps)
+    steps = np.concatenate([norms.steps, more.steps[new]])
+    values = np.concatenate([norms.values, more.values[new]])
+    order = np.argsort(steps, kind="stable")
+    return Series(norms.name, steps[order], values[order])
 
 
 def clipping_cures(record: Record) -> Outcome | None:
