@@ -55,6 +55,17 @@ def jobs_of(sets: list[str], only: set[str]) -> list[Job]:
     return listed
 
 
+def runs_here(job: Job) -> bool:
+    """Some faults show on a GPU only; without one their scripts are left out, and said so."""
+    if job.truth.get("needs") != "cuda":
+        return True
+    import torch
+
+    if not torch.cuda.is_available():
+        print(f"{job.set}/{job.name}  needs a CUDA device: not run", flush=True)
+    return torch.cuda.is_available()
+
+
 def run_one(job: Job, out: Path, timeout: float, after: float) -> float:
     """Runs one script; gives its wall seconds. Never raises: what went wrong is in the log."""
     folder = out / job.set
@@ -103,6 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     jobs = jobs_of(options.sets.split(","), only)
     if not jobs:
         parser.error("no script has that name")
+    jobs = [job for job in jobs if runs_here(job)]
 
     def work(job: Job) -> score.Row:
         seconds = run_one(job, options.out, options.timeout, options.after)

@@ -16,8 +16,6 @@ import pytest
 from traindoctor.diagnosis.rules import EXPLAINS
 
 CORPUS = Path(__file__).parents[2] / "corpus"
-# On a CPU there is no device to wait for; generation is judged on runs that write text samples.
-NOT_IN_SCRIPTS = {"sync-every-step", "greedy-repetition", "undertrained"}
 
 
 def load(name: str) -> ModuleType:
@@ -93,7 +91,7 @@ def truths() -> dict[str, dict[str, Any]]:
 def test_every_cause_has_two_scripts() -> None:
     count = collections.Counter(truth["cause"] for truth in truths().values())
     lacking = {cause for cause in EXPLAINS if count[cause] < 2}
-    assert lacking == NOT_IN_SCRIPTS
+    assert not lacking
 
 
 @pytest.mark.parametrize(("folder", "truth"), [("cases", "truth.json"), ("own", "own/truth.json")])
@@ -112,3 +110,15 @@ def test_scripts_of_our_own_do_not_tell() -> None:
         assert "#" not in source.replace("%23", ""), file.name
         assert ast.get_docstring(ast.parse(source)) is None
         assert not [cause for cause in EXPLAINS if cause.replace("-", "_") in source], file.name
+
+
+def test_a_script_for_a_gpu_is_left_out_and_named_without_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = load("run")
+    jobs = run.jobs_of(["own"], {"o253", "o001"})
+    for there in (True, False):
+        monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
+        names = [job.name for job in jobs if run.runs_here(job)]
+        assert names == (["o001", "o253"] if there else ["o001"])
+    assert "own/o253  needs a CUDA device: not run" in capsys.readouterr().out
