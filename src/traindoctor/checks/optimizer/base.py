@@ -20,6 +20,8 @@ NOISE_FACTOR = 5.0
 REPEATED_T, PAIRED_T = 5.0, 10.0
 # ... and from this size: annealing alone gives up to 0.03 nats in 20 steps of healthy runs.
 EFFECT_NATS = 0.05
+# A loss under this share of its start has fallen; a run that is stuck at the level of frequencies has not.
+FALLEN = 0.8
 # Losses under one nat (BCE, regression) are judged by share.
 EFFECT_SHARE = 0.05
 # Share of a lower rate's gain that a warm-up to the full rate must bring: then the rate itself is fine.
@@ -219,6 +221,11 @@ class Progress:
     @property
     def rebounded(self) -> bool:
         return self.last > self.lowest + max(6 * self.noise, 0.1 * abs(self.lowest))
+
+    @property
+    def fell(self) -> bool:
+        """By a fifth at least, and it did not come back."""
+        return self.last < FALLEN * self.first and not (self.broke or self.rebounded or self.spiked)
 
     @property
     def learned(self) -> bool:

@@ -43,8 +43,8 @@ def lr_too_high(record: Record) -> Outcome | None:
         return lr_too_high.not_judged("the same run at a lower rate has not been tried", wants=EXAM)
     trial = Experiment.of(result)
     if trial is None:
-        if reached is not None and not (reached.broke or reached.rebounded):
-            return lr_too_high.clear("the loss neither rises nor rebounds")
+        if reached is not None and reached.fell:
+            return lr_too_high.clear("the loss falls, and neither rises nor rebounds")
         return lr_too_high.not_judged(f"the exam {EXAM} was not possible: {result.reason}")
     if not trial.faithful:
         return lr_too_high.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")

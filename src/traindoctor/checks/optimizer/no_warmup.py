@@ -35,7 +35,7 @@ def no_warmup(record: Record) -> Outcome | None:
     result = record.exam(EXAM)
     trial = Experiment.of(result)
     if trial is None:
-        if reached is not None and (reached.learned or (result and not reached.broke)):
+        if reached is not None and (reached.learned or (result and reached.fell)):
             return no_warmup.clear("the loss falls from the start")
         if result is not None:
             return no_warmup.not_judged(f"the exam {EXAM} was not possible: {result.reason}")
