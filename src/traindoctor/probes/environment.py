@@ -25,7 +25,7 @@ LOOK_AGAIN = 200
 
 
 class Environment:
-    """Facts `env`, `model.tree`, `model.parameters`, `optimizer.groups`."""
+    """Facts `env`, `model.tree`, `model.parameters`."""
 
     name: ClassVar[str] = "environment"
     gives: ClassVar[tuple[str, ...]] = ()
@@ -60,10 +60,8 @@ class Environment:
             self._news = False
             roots = [root for ref in self._roots.values() if (root := ref()) is not None]
             roots = [root for root in roots if any(True for _ in root.parameters())]
-            optimizers = [o for ref in self._optimizers.values() if (o := ref()) is not None]
             record.fact("model.tree", [line for root in roots for line in tree(root)])
             record.fact("model.parameters", parameters(self.names, roots))
-            record.fact("optimizer.groups", [groups(o, self.names) for o in optimizers])
 
 
 def environment() -> dict[str, Any]:
@@ -112,27 +110,3 @@ def parameters(names: Names, roots: list[torch.nn.Module]) -> list[dict[str, Any
         }
         for name, p in names.parameters()
     ]
-
-
-def groups(optimizer: torch.optim.Optimizer, names: Names) -> dict[str, Any]:
-    """Settings of each group, its parameters by number only."""
-    return {
-        "class": type(optimizer).__name__,
-        "groups": [
-            {
-                **{key: plain(value) for key, value in group.items() if key != "params"},
-                "num_params": sum(p.numel() for p in group["params"]),
-                "num_tensors": len(group["params"]),
-            }
-            for group in optimizer.param_groups
-        ],
-    }
-
-
-def plain(value: Any) -> Any:
-    """Numbers and strings as they are; a tensor's value only where it need not be waited for."""
-    if isinstance(value, torch.Tensor):
-        return value.tolist() if value.device.type == "cpu" and value.numel() < 8 else "tensor"
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
