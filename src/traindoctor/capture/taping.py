@@ -43,6 +43,8 @@ class Taping:
         self._seen_module = False
         self._taped_step = -1
         self._seconds = 0.0
+        self._inside = 0.0
+        """Seconds inside the script's calls that are on the account and not told yet."""
         self.crashes = CrashKeeper(patient.names)
         self._held: dict[int, frozenset[int]] = {}
         """The parameters of each optimizer that has stepped."""
@@ -118,6 +120,7 @@ class Taping:
         """Step `step - 1` is over. Without optimizer events its tape ends here; without a module the next begins."""
         if self.recording:
             self._finish(step - 1)
+        self._inside += self._settle(step - 1)  # before the next one takes its place
         if not self._seen_module and self.wanted(step):
             self._start(step)
 
@@ -143,6 +146,11 @@ class Taping:
 
     def charge(self, step: int) -> float:
         """What taping this step cost inside the script's own calls."""
+        inside, self._inside = self._inside + self._settle(step), 0.0
+        return inside
+
+    def _settle(self, step: int) -> float:
+        """The cost of a step that was taped goes on the governor's account, once."""
         if self._charged is None or step != self._taped_step:
             return 0.0
         inside, self._charged = self._charged.nanoseconds * 1e-9, None

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _push_mode
 
 from traindoctor.errors import ReplayError
 from traindoctor.events import (
@@ -35,7 +34,7 @@ from traindoctor.events import (
 from traindoctor.replay import quiet
 from traindoctor.replay.conventions import IGNORED, written_to
 from traindoctor.replay.draft import MAX_BYTES, Draft
-from traindoctor.replay.mode_stack import take_from_stack
+from traindoctor.replay.mode_stack import Seat
 from traindoctor.replay.names import Names, is_trainable_leaf
 from traindoctor.replay.op_writer import OpWriter
 from traindoctor.replay.ops import PARAMETER, Read, Root, op_name, tensors_in
@@ -49,11 +48,10 @@ from traindoctor.replay.tensors import TensorTable
 SAME = 0.05
 
 
-class StepRecorder(TorchFunctionMode):
+class StepRecorder:
     """Tapes one step. A fault of its own never reaches the run: it stops recording, and `finish` refuses."""
 
     def __init__(self, step: int, names: Names, *, max_bytes: int = MAX_BYTES) -> None:
-        super().__init__()
         self.draft = Draft(step, names, max_bytes)
         self.functions = RunningFunctions()
         self.tensors = TensorTable(self.draft, self.functions)
@@ -64,7 +62,7 @@ class StepRecorder(TorchFunctionMode):
         """Own time inside the script's calls, where no other clock of ours stands."""
         self.done = False
         self._tape: StepTape | None = None
-        self._entered = False
+        self._seat: Seat | None = None
         self._paused = 0
         self._in_step = False
 
@@ -73,8 +71,7 @@ class StepRecorder(TorchFunctionMode):
     def start(self) -> None:
         """Begins to write down torch functions, in the calling thread."""
         assert not self.done, "a recorder tapes one step"
-        self.__enter__()
-        self._entered = True
+        self._seat = Seat.take(self._torch_function)
 
     def on(self, event: Event) -> None:
         """Backward passes and reads; everything else is of no interest and costs nothing."""
@@ -132,9 +129,11 @@ class StepRecorder(TorchFunctionMode):
         self.functions.clear()
         self.tensors.clear()
         self.gradients.close()
-        # Inside a torch function the mode is off the stack for a moment: the next call of close finds it.
-        if self._entered and take_from_stack(self):
-            self._entered = False
+        seat, self._seat = self._seat, None
+        if seat is not None:
+            seat.leave()
+        else:
+            Seat.clear()
 
     @property
     def writing(self) -> bool:
@@ -149,13 +148,17 @@ class StepRecorder(TorchFunctionMode):
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Off the stack of modes for a while: compiled code must not see us."""
-        entered, self._entered = self._entered and take_from_stack(self), False
+        seat, self._seat = self._seat, None
+        stood_up = seat is not None and seat.aside()
         try:
             yield
         finally:
-            if entered and not self.done:
-                _push_mode(self)
-                self._entered = True
+            if seat is not None and not self.done:
+                self._seat = seat
+                if stood_up:
+                    seat.back()
+            elif seat is not None and not stood_up:
+                seat.leave()
 
     def adopt(self, result: Any, twin: Any, *, drew: bool) -> None:
         """`result` was computed out of sight, `twin` is the same, computed on the tape: the one stands for the other."""
@@ -181,14 +184,9 @@ class StepRecorder(TorchFunctionMode):
 
     # -- one torch function -----------------------------------------------------------------------
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+    def _torch_function(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        kwargs = kwargs or {}
         if self._paused or self._in_step or self.done or quiet.active():
             return func(*args, **kwargs)
         name = op_name(func)

@@ -1,0 +1,84 @@
+"""Seats on torch's stack of function modes: none is left over, whenever a handler leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import _get_current_function_mode_stack
+
+from traindoctor.capture.watch import Watch
+from traindoctor.record import open_record
+from traindoctor.replay.mode_stack import Seat
+
+
+def seats() -> int:
+    return sum(isinstance(mode, Seat) for mode in _get_current_function_mode_stack())
+
+
+def test_a_seat_hears_functions_until_it_is_left() -> None:
+    heard = []
+
+    def handler(func: Any, args: Any, kwargs: Any) -> Any:
+        heard.append(func.__name__)
+        return func(*args, **kwargs)
+
+    seat = Seat.take(handler)
+    torch.ones(2).add(1)
+    assert seats() == 1
+    seat.leave()
+    torch.ones(2).mul(1)
+    assert seats() == 0
+    assert "add" in heard
+    assert "mul" not in heard
+
+
+def test_a_handler_that_leaves_inside_a_function_gives_its_seat_to_the_next() -> None:
+    heard: list[str] = []
+
+    def second(func: Any, args: Any, kwargs: Any) -> Any:
+        heard.append(func.__name__)
+        return func(*args, **kwargs)
+
+    taken: list[Seat] = []
+
+    def first(func: Any, args: Any, kwargs: Any) -> Any:
+        taken.pop().leave()  # torch will put the seat back
+        taken.append(Seat.take(second))
+        return func(*args, **kwargs)
+
+    taken.append(Seat.take(first))
+    torch.ones(2).add(1)
+    torch.ones(2).mul(1)
+    assert seats() == 1
+    taken.pop().leave()
+    assert seats() == 0
+    assert heard[-1] == "mul"
+
+
+def test_a_script_without_modules_or_optimizer_leaves_no_mode_behind(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    table, head = (torch.randn(12, 12, requires_grad=True) for _ in range(2))
+    watch = Watch(tmp_path)
+    watch.attach()
+    most = 0
+    try:
+        for step in range(150):
+            x = torch.randint(12, (8,), generator=torch.Generator().manual_seed(step))
+            loss = F.cross_entropy(table[x].tanh() @ head, (x + 1) % 12)
+            table.grad = head.grad = None
+            loss.backward()
+            most = max(most, len(_get_current_function_mode_stack()))
+            with torch.no_grad():
+                for p in (table, head):
+                    p -= 0.1 * p.grad
+    finally:
+        watch.close(0)
+    assert most <= 1
+    assert seats() == 0
+    record = open_record(tmp_path)
+    assert record.fact("run.backwards") == 150
+    assert not [note.text for note in record.notes if note.level == "fault"]
+    assert 2 <= len(watch.patient.tapes) <= 20, "some steps are taped, not all of them"
