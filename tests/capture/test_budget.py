@@ -126,3 +126,12 @@ def test_cheap_measurements_do_not_eat_what_a_dear_one_waits_for() -> None:
     )
     assert counts["updates"] >= 10
     assert counts["norms"] >= 50
+
+
+def test_a_first_step_of_no_length_does_not_hide_the_others() -> None:
+    governor = Governor(0.02)
+    governor.end_step(0.0)
+    for _ in range(20):
+        governor.end_step(0.05)
+    assert governor.earned_time == pytest.approx(1.0)
+    assert governor.step_seconds == pytest.approx(0.05)

@@ -13,6 +13,8 @@ from statistics import median
 
 # A compile or an evaluation inside a step must not become credit: at most this many ordinary steps' worth.
 LONG_STEP = 3.0
+# Steps after which their median says what an ordinary one is.
+ORDINARY = 5
 # Credit that was not used is kept for costly measurements, but not for ever.
 CAP_STEPS = 40
 # The first steps pay for the first use of everything: the budget of so many seconds is lent for them, once.
@@ -119,8 +121,10 @@ class Governor:
 
     def end_step(self, seconds: float) -> None:
         """A step of the script took so long, ours not counted."""
-        if self._steps:
-            seconds = min(seconds, LONG_STEP * self.step_seconds)
+        # The first ones may be no measure: without modules a step is seen only when its backward pass begins.
+        known = self.step_seconds if len(self._steps) >= ORDINARY else max(self._steps, default=0)
+        if known > 0:
+            seconds = min(seconds, LONG_STEP * known)
         self._steps.append(seconds)
         self._chosen = None
         self.earned_time += seconds
