@@ -278,6 +278,11 @@ attending: Doctor | None = None
 """The doctor of this process, where `traindoctor run` started it."""
 
 
+def present() -> Doctor | None:
+    """The doctor that watches this process right now."""
+    return attending if attending is not None and attending.watch.attached else None
+
+
 def attend(watch: Watch, settings: Mapping[str, Any]) -> None:
     """Called in each process of a run once it is watched (capture/arming.py knows it by name)."""
     global attending

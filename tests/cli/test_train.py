@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from traindoctor.cli import cli
 from traindoctor.errors import TraindoctorError
+from traindoctor.record import open_record
 
 TEXT = "It is a truth universally acknowledged, that a single man must be in want of a wife.\n" * 60
 TINY = (
@@ -60,6 +61,29 @@ def test_a_run_from_text_to_what_to_try_next(tmp_path: Path, text: Path) -> None
     assert "the doctor says: " in result.output
     assert f"traindoctor generate {run}" in result.output.replace("\n", "")
     assert json.loads((run / "config.json").read_text())["model"]["width"] == 32
+
+
+def test_the_doctor_of_an_earlier_run_in_the_process_is_not_taken_for_ours(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from traindoctor import doctor
+    from traindoctor.capture.watch import Watch
+
+    monkeypatch.setattr(doctor, "attending", doctor.Doctor(Watch(tmp_path / "earlier")))
+    result = call("train", "--data", text, "--out", tmp_path / "run", *TINY)
+    assert result.exit_code == 0, result.output
+    assert "the doctor says: " in result.output
+
+
+def test_under_run_the_trainer_has_the_doctor_that_is_there(tmp_path: Path, text: Path) -> None:
+    command = [sys.executable, "-m", "traindoctor", "run", "--after", "0", "--out", "watched"]
+    train = ["-m", "traindoctor", "train", "--data", str(text), "--out", "written", *TINY]
+    done = subprocess.run([*command, *train], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "the doctor says" not in done.stdout, "it speaks when the script has ended"
+    assert "traindoctor: " in done.stderr
+    assert open_record(tmp_path / "watched").fact("run.steps") == 6
+    assert open_record(tmp_path / "watched").fact("text.samples")
 
 
 def test_settings_from_a_file(tmp_path: Path, text: Path) -> None:

@@ -161,7 +161,7 @@ def train_and_tell(
                 from traindoctor import doctor as doctors
 
                 # Under `traindoctor run` one is here already; it speaks when the script has ended.
-                display.doctor = doctors.attending or attached.enter_context(
+                display.doctor = doctors.present() or attached.enter_context(
                     doctors.watch(model, optimizer, out=run, after=AFTER_SECONDS, quiet=quiet)
                 )
 
