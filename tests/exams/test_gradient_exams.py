@@ -248,6 +248,30 @@ def test_a_term_of_the_loss_that_is_computed_without_gradient(model, data, heard
         assert term["share"] > 0.5
 
 
+class OwnLoss(torch.autograd.Function):
+    """A right cross-entropy by hand, as kernels are wrapped: its forward runs without gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, targets: Tensor) -> Tensor:
+        ctx.save_for_backward(scores, targets)
+        return F.cross_entropy(scores, targets)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        scores, targets = ctx.saved_tensors
+        wrong = scores.softmax(-1) - F.one_hot(targets, scores.shape[-1])
+        return grad * wrong / len(targets), None
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_a_loss_that_is_an_autograd_function_is_heard(model, data, weight: float) -> None:
+    x, y = data
+    patient = patient_of(model, lambda: weight * OwnLoss.apply(model(x), y))
+    found = perform(printed_loss, patient)
+    assert found["unheard"] is None
+    assert found["cosine"] > 0.999
+
+
 def test_a_baseline_that_is_subtracted_without_gradient_is_no_lost_term(model, data) -> None:
     x, y = data
 

@@ -111,8 +111,13 @@ def unheard_term(tape: StepTape, given: Mapping[str, Tensor]) -> dict[str, Any] 
         for term in terms_of(tape, root.ref) if root.ref is not None else ():
             op = tape.producer.get(term)
             way = tape.needed([term])
+            # The forward of an autograd.Function runs without gradients too: its backward gives them.
             deaf = {
-                o for o in way if (o.name in CUTS or not o.grad_enabled) and o.hangs_on & PARAMETER
+                o
+                for o in way
+                if o.function is None
+                and o.hangs_on & PARAMETER
+                and (o.name in CUTS or not o.grad_enabled)
             }
             if op not in deaf or not sites_of(tape, [term]):
                 continue
