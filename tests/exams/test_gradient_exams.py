@@ -272,6 +272,22 @@ def test_a_loss_that_is_an_autograd_function_is_heard(model, data, weight: float
     assert found["cosine"] > 0.999
 
 
+def test_a_loss_that_is_added_up_in_place(model, data) -> None:
+    x, y = data
+
+    def compute() -> Tensor:
+        scores = model(x)
+        total = torch.zeros(())
+        for number in range(3):
+            total += F.cross_entropy(scores, y) / (number + 1)
+        total *= 0.5
+        return total
+
+    found = perform(printed_loss, patient_of(model, compute))
+    assert found["unheard"] is None
+    assert found["cosine"] > 0.999
+
+
 def test_a_baseline_that_is_subtracted_without_gradient_is_no_lost_term(model, data) -> None:
     x, y = data
 
