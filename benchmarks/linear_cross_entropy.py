@@ -145,7 +145,7 @@ def sweep() -> None:
     """Shapes of the tiles of `exp_logits`."""
     from triton.testing import do_bench
 
-    import traindoctor.kernels.linear_cross_entropy.triton as fused
+    import traindoctor.kernels.linear_cross_entropy.exponentials as fused
 
     for D, V in ((768, 50257), (4096, 128256)):
         hidden, weight, targets = make(1024, D, V, "cuda", torch.bfloat16)

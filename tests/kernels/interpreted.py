@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import traindoctor.kernels.cross_entropy as public
+import traindoctor.kernels.linear_cross_entropy.exponentials as exponentials
 import traindoctor.kernels.linear_cross_entropy.triton as fused
 from kernels.sure_rows import LEADS, sure_products, sure_rows, truth, units_off, worst_row
 from traindoctor import cross_entropy, linear_cross_entropy
 from traindoctor.kernels.cross_entropy import layout
-from traindoctor.kernels.cross_entropy import triton as kernel
+from traindoctor.kernels.cross_entropy import rows as row_launches
 
 # Masks are -inf and rows of them NaN by design; the interpreter's numpy warns of each.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -49,7 +50,7 @@ def make(N: int, V: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Te
 def nothing_decided_yet(monkeypatch) -> None:
     """What other tests' settings decided must not be found again."""
     monkeypatch.setattr(public, "_CALLS", {})
-    kernel.rows.cache_clear()
+    row_launches.rows.cache_clear()
 
 
 @pytest.fixture(params=["small", "held", "streamed"])
@@ -58,7 +59,7 @@ def path(request, monkeypatch) -> str:
     if request.param != "small":
         held = request.param == "held"
         cut = layout.Plan(parts=1, block=256 if held else 64, num_warps=4, held=held)
-        monkeypatch.setattr(kernel, "SMALL", 15)
+        monkeypatch.setattr(row_launches, "SMALL", 15)
         monkeypatch.setattr(layout, "plan", lambda *_: cut)
     return request.param
 
@@ -81,6 +82,43 @@ def test_loss_and_gradient(path, early, V, dtype) -> None:
     assert loss.dtype == torch.float32
     assert relative(loss, true[0]) < 2e-7
     assert relative(gradient, true[1]) < (1e-6 if dtype == torch.float32 else BFLOAT16)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"COUNTING_PROGRAMS": 1, "COUNTED": 16}, {"COUNTED_BY_EACH": 0}],
+    ids=["by each program", "before"],
+)
+@pytest.mark.parametrize("ignored", [0.3, 1.0])
+def test_many_small_rows_are_divided_by_the_valid_ones(settings, ignored, monkeypatch) -> None:
+    """More groups of rows than programs, and a mean whose divisor is counted in the launch or before it."""
+    monkeypatch.setattr(public, "_gradient_in_forward", lambda *_: True)
+    for name, value in settings.items():
+        monkeypatch.setattr(row_launches, name, value)
+    logits, targets = make(150, 50)
+    few = torch.rand(150, generator=torch.Generator().manual_seed(1)) < ignored
+    targets[few.to(DEVICE)] = -100
+    loss, gradient = loss_and_gradient(cross_entropy, logits, targets, impl="triton")
+    true = loss_and_gradient(F.cross_entropy, logits.double(), targets)
+    if ignored == 1:
+        assert loss.isnan()
+        assert not gradient.any()
+        return
+    assert relative(loss, true[0]) < 2e-7
+    assert relative(gradient, true[1]) < 1e-6
+
+
+def test_a_graph_kept_gives_its_gradient_again() -> None:
+    """The first pass gives away the gradient of the forward pass; the next ones make it anew."""
+    logits, targets = make(9, 50)
+    logits.requires_grad_()
+    loss = cross_entropy(logits, targets, impl="triton")
+    passes = [torch.autograd.grad(2 * loss, logits, retain_graph=True)[0] for _ in range(2)]
+    (last,) = torch.autograd.grad(2 * loss, logits)
+    assert relative(passes[0], last) < 1e-7
+    assert torch.equal(passes[1], last)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(2 * loss, logits)
 
 
 @pytest.mark.parametrize(
@@ -186,12 +224,12 @@ def test_two_runs_give_the_same_bits(path) -> None:
 def small_tiles(monkeypatch) -> None:
     """Several chunks and several tiles at a size the interpreter can bear."""
     if DEVICE == "cpu":
-        tiles = fused.Tiles(rows=16, classes=32, width=16)
+        tiles = exponentials.Tiles(rows=16, classes=32, width=16)
         monkeypatch.setattr(fused, "tiles_for", lambda _: tiles)
     monkeypatch.setattr(fused, "SMALLEST_CHUNK", 0)
     monkeypatch.setattr(fused, "CHUNK_PER_WEIGHT", 0)
     monkeypatch.setattr(fused, "ROW_TILE", 16)
-    monkeypatch.setattr(fused, "SAMPLES", 8)
+    monkeypatch.setattr(exponentials, "SAMPLES", 8)
 
 
 @pytest.mark.parametrize(
@@ -258,12 +296,13 @@ def test_linear_without_room_for_float32_sums(monkeypatch) -> None:
     assert relative(without[1], with_room[1]) < 2 * BFLOAT16
 
 
-def test_linear_forward_alone() -> None:
+def test_linear_forward_alone(monkeypatch) -> None:
     hidden = torch.randn(5, 16, device=DEVICE).bfloat16()
     weight = torch.randn(33, 16, device=DEVICE).bfloat16()
     targets = torch.randint(33, (5,), device=DEVICE)
     if DEVICE == "cpu":
-        fused.tiles_for = lambda _: fused.Tiles(rows=16, classes=32, width=16)
+        tiles = exponentials.Tiles(rows=16, classes=32, width=16)
+        monkeypatch.setattr(fused, "tiles_for", lambda _: tiles)
     loss = linear_cross_entropy(hidden, weight, targets, impl="triton")
     true = F.cross_entropy(hidden.double() @ weight.double().T, targets)
     assert relative(loss, true) < 1e-6

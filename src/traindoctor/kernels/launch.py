@@ -8,6 +8,8 @@ it keeps the compiled kernel and hands it the addresses.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -27,7 +29,7 @@ class Launch:
     The tensors of all calls have the same dtypes, and the descriptors the same shapes.
     """
 
-    __slots__ = ("_compiled", "_device", "_kernel", "_options", "_programs", "_values")
+    __slots__ = ("_between", "_compiled", "_device", "_kernel", "_options", "_programs", "_values")
 
     def __init__(
         self,
@@ -44,32 +46,36 @@ class Launch:
         self._device = device.index
         # enable_fp_fusion is Triton's present default; said aloud, because it is announced to change.
         self._options = options if INTERPRETED else {**options, "enable_fp_fusion": True}
-        # (launcher, function, metadata) after the first call
-        self._compiled: tuple[Any, Any, Any] | None = None
+        # What launches, after the first call, and what it takes between the stream and the addresses.
+        self._compiled: Callable[..., None] | None = None
+        self._between: tuple[Any, ...] = ()
 
     def __call__(self, *tensors: Tensor, descriptors: tuple[Any, ...] = ()) -> None:
         addresses = [*map(Tensor.data_ptr, tensors)]
         together = reduce(or_, addresses)
-        # Triton compiles for pointers that are multiples of 16; the rare others it sorts out itself.
-        if self._compiled is None or together & 15 or self._device != torch._C._cuda_getDevice():
+        if not self.at((*descriptors, *addresses), together):
             self._through_triton(tensors, descriptors, aligned=not together & 15)
-            return
-        launcher, function, metadata = self._compiled
+
+    def at(self, addresses: Sequence[Any], together: int) -> bool:
+        """Launch on these addresses; False if it must be called with the tensors themselves.
+
+        That is so before the first call, and for the rare addresses that are no multiples of 16
+        (`together`: all that may not be, in one), which Triton compiles for anew.
+        """
+        launch = self._compiled
+        if launch is None or together & 15 or self._device != torch._C._cuda_getDevice():
+            return False
         # An address costs the launcher less than a tensor: it asks the driver nothing about it.
-        launcher(
+        launch(
             self._programs,
             1,
             1,
             torch._C._cuda_getCurrentRawStream(self._device),
-            function,
-            metadata,
-            None,
-            None,
-            None,
-            *descriptors,
+            *self._between,
             *addresses,
             *self._values,
         )
+        return True
 
     def _through_triton(
         self, tensors: tuple[Tensor, ...], descriptors: tuple[Any, ...], *, aligned: bool
@@ -82,7 +88,34 @@ class Launch:
         with torch.cuda.device(self._device):
             kernel = run(*descriptors, *tensors, *self._values, **self._options)
         if aligned:
-            self._compiled = (kernel.run, kernel.function, kernel.packed_metadata)
+            between = (kernel.function, kernel.packed_metadata, None, None, None)
+            arguments = (*descriptors, *map(Tensor.data_ptr, tensors), *self._values)
+            self._compiled, self._between = beneath(kernel.run, between, arguments)
+
+
+def beneath(
+    launcher: Any, between: tuple[Any, ...], arguments: tuple[Any, ...]
+) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """The function that Triton's launcher calls in the end, and what it hands it before `arguments`.
+
+    The launcher itself, where it does more than to pass its arguments on: room to allocate at each
+    launch, arguments packed in another form.
+    """
+    inner = getattr(launcher, "launch", None)
+    rooms = [getattr(launcher, f"{kind}_scratch_size", None) for kind in ("global", "profile")]
+    if inner is None or rooms != [0, 0]:
+        return launcher, between
+    handed: list[tuple[Any, ...]] = []
+    # A copy of the launcher that launches nothing shows what it would hand on.
+    stand_in = copy(launcher)
+    stand_in.launch = lambda *values: handed.append(values)
+    grid_and_stream = (1, 1, 1, 0)
+    stand_in(*grid_and_stream, *between, *arguments)
+    values = handed[0]
+    first = len(values) - len(arguments)
+    if values[:4] != grid_and_stream or values[first:] != arguments:
+        return launcher, between
+    return inner, values[4:first]
 
 
 def launch(

@@ -122,11 +122,17 @@ def _gradient_in_forward(logits: Tensor, settings: Settings) -> bool:
     """Whether loss and gradient should be made at once, for an upstream gradient of 1.
 
     Not for float16: a loss scaler's factor must come in before the gradient is rounded. Not on a GPU
-    where a second read of the logits takes less time than the launches that it saves.
+    where a second read of the logits takes less time than the launches that it saves, unless it is
+    one launch in any case.
     """
     if settings.reduction == "none" or logits.dtype == torch.float16:
         return False
     if settings.impl == "torch":
+        return True
+    from traindoctor.kernels.cross_entropy.rows import COUNTED_BY_EACH, SMALL
+
+    V = logits.shape[-1]
+    if V <= SMALL and logits.numel() <= COUNTED_BY_EACH * V:
         return True
     return logits.numel() * logits.element_size() > QUICKLY_READ_BYTES
 

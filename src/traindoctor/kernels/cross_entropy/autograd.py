@@ -19,10 +19,11 @@ from traindoctor.kernels.cross_entropy.reference import reference
 from traindoctor.kernels.scale import scale_
 from traindoctor.kernels.softmax_rows import accumulation_dtype
 
-# (logits, targets) -> (loss, number of valid targets, gradient for an upstream of 1 if made early)
-Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
-# (upstream, number of valid targets, logits, targets) -> gradient in the logits' shape and dtype
-Backward = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# (logits, targets) -> (loss, number of valid targets, None), or (loss, anything, the gradient for an
+# upstream of 1) where that is made early
+Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None, Tensor | None]]
+# (upstream, number of valid targets if known, logits, targets) -> gradient in the logits' shape and dtype
+Backward = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
 
 
 @final
@@ -36,6 +37,8 @@ class Call:
         check = settings.check_targets or not logits.is_cuda
         self.forward: Forward = partial(_forward_in_chunks, settings, early)
         self.backward: Backward = partial(_backward_in_chunks, settings)
+        # (gradient for an upstream of 1, upstream) -> gradient, in place
+        self.scale: Callable[[Tensor, Tensor], Tensor] = scale_
         if settings.impl == "triton":
             from traindoctor.kernels.cross_entropy.triton import LossKernel
 
@@ -48,7 +51,7 @@ class Call:
                 z_loss=settings.z_loss,
                 early=early,
             )
-            self.forward, self.backward = kernel.forward, kernel.backward
+            self.forward, self.backward, self.scale = kernel.forward, kernel.backward, kernel.scale
         if check:
             self.forward = partial(_checked, settings, self.forward)
 
@@ -63,7 +66,7 @@ class Call:
 
 def _checked(
     settings: Settings, forward: Forward, logits: Tensor, targets: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     check_range(targets, logits.shape[-1], settings.ignore_index)
     return forward(logits, targets)
 
@@ -79,8 +82,13 @@ def _forward_in_chunks(
 
 
 def _backward_in_chunks(
-    settings: Settings, upstream: Tensor, num_valid: Tensor, logits: Tensor, targets: Tensor
+    settings: Settings,
+    upstream: Tensor,
+    num_valid: Tensor | None,
+    logits: Tensor,
+    targets: Tensor,
 ) -> Tensor:
+    assert num_valid is not None
     _, gradient = _in_chunks(settings, logits, targets, num_valid, upstream.double())
     assert gradient is not None
     return gradient
@@ -116,22 +124,22 @@ class CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, given: tuple[Tensor, Call]) -> Tensor:
         targets, call = given
         loss, num_valid, gradient = call.forward(logits, targets)
-        ctx.save_for_backward(logits, targets, num_valid)
-        ctx.call = call
+        ctx.save_for_backward(logits, targets)
         # Not a saved tensor: the first backward pass gives this buffer away.
-        ctx.gradient = gradient
+        ctx.kept = (call, num_valid, gradient)
         return loss
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None]:
-        logits, targets, num_valid = ctx.saved_tensors
-        gradient = ctx.gradient
+        call, num_valid, gradient = ctx.kept
         if torch.is_grad_enabled():
-            return differentiable_gradient(upstream, logits, targets, ctx.call.settings), None
+            logits, targets = ctx.saved_tensors
+            return differentiable_gradient(upstream, logits, targets, call.settings), None
         if gradient is None:
-            return ctx.call.backward(upstream, num_valid, logits, targets), None
-        ctx.gradient = None
-        return scale_(gradient, upstream), None
+            logits, targets = ctx.saved_tensors
+            return call.backward(upstream, num_valid, logits, targets), None
+        ctx.kept = (call, num_valid, None)
+        return call.scale(gradient, upstream), None
 
 
 # `Function.apply` without its wrapper for functorch, which takes a third of the time of a call.

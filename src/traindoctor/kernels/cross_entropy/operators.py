@@ -40,10 +40,18 @@ def _options(settings: Settings) -> tuple[int, str, float, float, bool, str]:
 def _forward(
     logits: Tensor, targets: Tensor, early: bool, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss, number of valid targets, gradient for an upstream of 1, or nothing)."""
+    """(loss, number of valid targets, nothing), or (loss, nothing, gradient for an upstream of 1) if `early`."""
     call = Call(logits, targets, checked_settings(*options), early)
     loss, num_valid, gradient = call.forward(logits, targets)
-    return loss, num_valid, logits.new_empty(0) if gradient is None else gradient
+    nothing = _nothing(logits)
+    if gradient is not None:
+        return loss, nothing, gradient
+    assert num_valid is not None
+    return loss, num_valid, nothing
+
+
+def _nothing(logits: Tensor) -> Tensor:
+    return logits.new_empty(0)
 
 
 def _backward(
@@ -68,8 +76,9 @@ def _forward_fake(
     settings = checked_settings(*options)
     shape = targets.shape if settings.reduction == "none" else ()
     loss = logits.new_empty(shape, dtype=accumulation_dtype(logits.dtype))
-    gradient = _gradient_like(logits, settings.impl) if early else logits.new_empty(0)
-    return loss, targets.new_empty((), dtype=torch.float64), gradient
+    if early:
+        return loss, _nothing(logits), _gradient_like(logits, settings.impl)
+    return loss, targets.new_empty((), dtype=torch.float64), _nothing(logits)
 
 
 def _backward_fake(
