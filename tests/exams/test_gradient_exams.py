@@ -52,6 +52,23 @@ class Rounding(torch.autograd.Function):
         return grad
 
 
+class Nearest(torch.autograd.Function):
+    """The nearest row of a table: the gradient goes straight through, and `factor` times to the table."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor, factor: float) -> Tensor:
+        chosen = torch.cdist(x, table).argmin(-1)
+        ctx.save_for_backward(chosen)
+        ctx.shape, ctx.factor = table.shape, factor
+        return table[chosen]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        (chosen,) = ctx.saved_tensors
+        rows = torch.zeros(ctx.shape, dtype=grad.dtype).index_add(0, chosen, grad)
+        return grad, ctx.factor * rows, None
+
+
 class Outside(torch.autograd.Function):
     """Computes in NumPy, out of torch's sight."""
 
@@ -129,6 +146,23 @@ def test_functions_that_change_gradients_on_purpose_are_known(model, data) -> No
     assert alone["surrogate"]
 
 
+@pytest.mark.parametrize(
+    ("trained", "factor"), [(False, 0.0), (True, 1.0), (True, 2.0)], ids=["buffer", "right", "wrong"]
+)
+def test_straight_through_beside_a_gradient_that_is_real(data, trained, factor) -> None:
+    """A table that nobody trains needs no gradient; one that is trained must get its own."""
+    x, y = data
+    model = nn.Linear(D, C)
+    model.table = nn.Parameter(torch.randn(5, C), requires_grad=trained)
+    patient = patient_of(
+        model, lambda: F.cross_entropy(Nearest.apply(model(x), model.table, factor), y)
+    )
+    (alone,) = perform(functions_alone, patient)["functions"]
+    assert alone["surrogate"] is not trained
+    if trained:
+        assert alone["difference"] == pytest.approx(factor - 1, abs=1e-5)
+
+
 @pytest.mark.parametrize(("factor", "right"), [(2.0, True), (2.2, False)])
 def test_a_function_outside_torch_is_tested_by_differences(model, data, factor, right) -> None:
     x, _ = data
@@ -191,6 +225,25 @@ def test_terms_printed_one_by_one_make_up_the_loss(model, data) -> None:
     found = perform(printed_loss, patient)
     assert found["best_single"] < 0.99
     assert found["cosine"] > 0.9999
+
+
+@pytest.mark.parametrize("pick", ["max", "median", "std"])
+def test_how_losses_are_spread_is_no_other_loss(model, data, pick) -> None:
+    """The worst example of the batch is printed at every step, the mean now and then."""
+    x, y = data
+
+    def compute() -> Tensor:
+        each = F.cross_entropy(model(x), y, reduction="none")
+        float(getattr(each.detach(), pick)())
+        return each.mean()
+
+    patient = patient_of(model, compute)
+    tape = patient.tape
+    picked = next(op.outputs[0] for op in tape.ops if op.name == pick)
+    tape.reads[:] = [type(tape.reads[0])(picked, 0.0)]
+    result = printed_loss(patient)
+    assert not result.done
+    assert "reads no loss" in result.reason
 
 
 def test_the_loss_of_the_last_micro_batch_is_held_against_that_micro_batch(model) -> None:

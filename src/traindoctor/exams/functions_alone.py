@@ -15,6 +15,7 @@ from traindoctor.numerics.finite_difference import directional_test
 from traindoctor.replay.compare import compare
 from traindoctor.replay.execute import arguments, look_inside, values_before
 from traindoctor.replay.ops import (
+    PARAMETER,
     FunctionCall,
     Op,
     Ref,
@@ -23,6 +24,7 @@ from traindoctor.replay.ops import (
     replace,
     tensors_in,
 )
+from traindoctor.replay.origins import hangs_on
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -71,6 +73,8 @@ def examine(tape: StepTape, call: FunctionCall) -> dict[str, Any]:
     live = [ref for ref in refs_in((call.args, call.kwargs)) if values[ref].is_floating_point()]
     if not live:
         return {**base, "test": "none", "reason": "it has no floating input"}
+    # Nobody asks for the gradient of a table, a mask or a batch.
+    live = [ref for ref in live if hangs_on(tape, ref) & PARAMETER] or live
     if call.escapes or not _sees_the_same(tape, call, values):
         return {
             **base,
@@ -154,10 +158,14 @@ def _by_tape(
         a = torch.zeros_like(template) if a is None else a
         r = torch.zeros_like(template) if r is None else r
         parts.append(compare(f"input {number}", a, r))
+    # A derivative that is 0 everywhere (rounding, the nearest code) is replaced on purpose.
+    real = [part for part in parts if part.reference_norm > 0]
     worst = max(
-        parts, key=lambda p: p.difference if math.isfinite(p.difference) else 1e30, default=None
+        real or parts,
+        key=lambda p: p.difference if math.isfinite(p.difference) else 1e30,
+        default=None,
     )
-    surrogate = worst is not None and all(part.reference_norm == 0 for part in parts)
+    surrogate = worst is not None and not real
     return {
         "test": "tape",
         "difference": 0.0 if worst is None else worst.difference,

@@ -30,6 +30,8 @@ SUMS = frozenset("add __add__ __radd__ __iadd__ add_ sub __sub__ __rsub__ rsub".
 FACTORS = frozenset(
     "mul __mul__ __rmul__ mul_ div __truediv__ true_divide div_ neg __neg__".split()
 )
+# What tells how losses are spread over the examples.
+PICKS = frozenset("max amax min amin median nanmedian quantile kthvalue topk sort std var".split())
 # Scripts that print at all print within so many steps; only then is a loss that nobody reads looked at.
 PATIENCE = 20
 
@@ -201,7 +203,22 @@ def is_a_loss(tape: StepTape, read: Read) -> bool:
     ops = tape.needed([read.ref])
     if not any(op.hangs_on & DATA for op in ops):
         return False
-    return bool(sites_of(tape, [read.ref]))
+    return bool(sites_of(tape, [read.ref])) and not picks_one(tape, read.ref)
+
+
+def picks_one(tape: StepTape, ref: Ref) -> bool:
+    """The worst, the best, the spread of losses that are optimised together: a statistic of them, no other loss."""
+    optimised = {site.op.number for site in tape.loss_sites if site.in_root}
+    if not sites_of(tape, [ref]) <= optimised:
+        return False
+    behind = set()
+    for op in tape.needed([ref]):
+        follows = op.number in optimised or any(tape.producer.get(r) in behind for r in op.inputs)
+        if follows:
+            behind.add(op)
+        if follows and op.name in PICKS and any(not scalar(tape, r) for r in op.inputs):
+            return True
+    return False
 
 
 def apart(tape: StepTape, reads: list[Ref]) -> bool:

@@ -78,28 +78,26 @@ def guessing(train: Batches, held: Batches, classes: int) -> float:
 
 
 def pair_of(log: StepLog, ends: Ends) -> tuple[Tensor, Tensor] | None:
-    """(tokens (B, T), targets (B, T) or (B,)) of a step, laid as on the tape."""
+    """(tokens (B, T), targets (B, T) or (B,)) of a step, laid as on the tape; texts may be of another length."""
     assert ends.layout is not None
     axis, _, places = ends.layout
-    index = ends.index
     for (kind, _, _), value in log.data.items():
-        if kind != "tokens" or value.ndim != 2 or value.shape != index.shape:
+        if kind != "tokens" or value.ndim != 2:
             continue
         if looks_like_positions(value.cpu().long().numpy()):
             continue
-        x = value.cpu().long()
+        x = value.cpu().long() if axis == 1 else value.cpu().long().T.contiguous()
         targets = next((v for (k, _, _), v in log.data.items() if k == "loss"), None)
         if targets is None or targets.is_floating_point():
             return None
         y = targets.cpu().long().reshape(-1)
-        if y.numel() != ends.num_rows:
-            return None
         y = y.masked_fill((y < 0) | (y >= ends.loss.num_classes), -100)
-        rows = x.shape[0] if axis == 1 else x.shape[1]
-        if axis == 0:
-            x = x.T.contiguous()
+        rows = x.shape[0]
+        # A target for each token on the tape, or the last ones: the same number of tokens has none.
+        answers = 1 if not places else places + x.shape[1] - ends.index.shape[axis]
+        if answers < 1 or y.numel() != rows * answers:
+            return None
         if not places:
             return x, y
-        grid = y.reshape(rows, places) if axis == 1 else y.reshape(places, rows).T.contiguous()
-        return x, grid
+        return x, y.reshape(rows, answers) if axis == 1 else y.reshape(answers, rows).T.contiguous()
     return None

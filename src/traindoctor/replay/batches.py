@@ -18,7 +18,7 @@ from traindoctor.replay.snapshot import Source, StepLog
 from traindoctor.replay.tape import StepTape
 
 # Where a value may be looked up in a log, the surest first: what the model was called with.
-ORDER = {"forward": 0, "loss": 1, "tokens": 2, "batch": 3}
+ORDER = {"forward": 0, "loss": 1, "tokens": 2, "batch": 3, "variable": 4}
 
 
 @dataclass
@@ -72,7 +72,7 @@ def map_data(
         shape = tuple(tape.geometry[reaching[0].index].size)
         raise ReplayError(
             f"a tensor of the data of shape {shape} could not be followed to other steps: it is no argument of "
-            "a module, target of a loss or part of a DataLoader's batch"
+            "a module, target of a loss, part of a DataLoader's batch or variable where backward is called"
         )
     return DataMap(tape, data, made)
 

@@ -27,6 +27,7 @@ from traindoctor.events import (
 from traindoctor.replay.names import Names, is_trainable_leaf, local
 from traindoctor.replay.ops import nbytes, tensors_in
 from traindoctor.replay.snapshot import Source, StepLog, _plain
+from traindoctor.replay.variables import data_variables
 
 # Copies of the weights and of the batch at the crash.
 MAX_BYTES = 2**30
@@ -119,6 +120,8 @@ class CrashKeeper:
         )
 
     def _keep(self, step: int, phase: Literal["forward", "backward"], value: float) -> None:
+        for number, place, tensor in data_variables():
+            self._data["variable", number, place] = tensor
         named = [(n, local(p).detach()) for n, p in self.names.parameters() if is_trainable_leaf(p)]
         total = sum(nbytes(p) for _, p in named) + sum(nbytes(t) for t in self._data.values())
         log = StepLog(step)

@@ -32,6 +32,7 @@ from traindoctor.replay.clone import copy_state, group_settings
 from traindoctor.replay.names import SHARDED, Names, local, sharded
 from traindoctor.replay.ops import nbytes, tensors_in
 from traindoctor.replay.outside import OutsideChanges
+from traindoctor.replay.variables import data_variables
 
 # Steps replayed from step 0, and the later batches that judge them.
 FIRST_STEPS = 40
@@ -207,6 +208,7 @@ class Keeper:
             log.scale = event.scale
             log.losses += [root.detach().sum().clone() for root in event.roots]
             log.clips.clear()
+            self._keep_variables(log)
         elif isinstance(event, Clipped):
             log.clips.append((event.kind, event.limit, self._names_of(event)))
         elif isinstance(event, GradsCleared):
@@ -237,6 +239,19 @@ class Keeper:
                 known = (weakref.ref(tensor), local(tensor).detach().clone())
                 self._seen[id(tensor)] = known
             log.data[kind, number, place] = known[1]
+
+    def _keep_variables(self, log: StepLog) -> None:
+        """As far as there is room; what is given to modules and losses comes first."""
+        for number, place, tensor in data_variables():
+            known = self._seen.get(id(tensor))
+            if known is None or known[0]() is not tensor:
+                size = nbytes(tensor)
+                if (log.bytes + size) * (FIRST_STEPS + HELD_OUT) > MAX_BATCH_BYTES // 2:
+                    continue
+                log.bytes += size
+                known = (weakref.ref(tensor), local(tensor).detach().clone())
+                self._seen[id(tensor)] = known
+            log.data["variable", number, place] = known[1]
 
     def _names_of(self, event: Clipped) -> tuple[str, ...]:
         key = tuple(map(id, event.parameters))

@@ -180,3 +180,14 @@ def just_under(*, again: bool) -> Outcome:
 def test_examples_that_come_again_are_known_by_heart_and_a_fresh_model_is_asked() -> None:
     assert isinstance(just_under(again=True), Finding)
     assert isinstance(just_under(again=False), Clear)
+
+
+def test_a_faint_relation_is_for_a_model_to_judge() -> None:
+    """z = 3.3 comes by chance, and of labels that a few words hint at."""
+    asked = judge(3.3, 1.61, held_out=None)
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "reference_model"
+    found = judge(3.3, 1.61)
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+    assert isinstance(judge(3.3, 1.61, held_out=1.2), Clear)

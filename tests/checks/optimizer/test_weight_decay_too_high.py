@@ -20,12 +20,14 @@ def experiment(without: float) -> dict:
     }
 
 
-def record(decay: float, ratio: float, without=(), *, by_hand: float | None = 0.0) -> Record:
+def record(
+    decay: float, ratio: float, without=(), *, by_hand: float | None = 0.0, losses=()
+) -> Record:
     """`by_hand`: the ratio of decay that the script does itself; None: not asked yet."""
     outside = {"tensors": 9 if by_hand else 0, "factor": 0.99, "ratio": by_hand}
     asked = {} if by_hand is None else {"outside_changes": outside}
     return make_record(
-        {"decay.ratio": [ratio] * 4},
+        {"decay.ratio": [ratio] * 4, **({"loss.root": list(losses)} if losses else {})},
         facts={"optimizer.groups": [{"class": "Adam", "groups": [{"weight_decay": decay}]}]},
         exams={name: experiment(loss) for name, loss in zip(EXAMS, without)} | asked,
     )
@@ -50,6 +52,12 @@ def test_silent_when_decay_is_weak_absent_or_harmless() -> None:
     assert isinstance(weight_decay_too_high(record(0.01, 0.02)), Clear)
     assert isinstance(weight_decay_too_high(record(0.0, 0.0)), Clear)
     assert isinstance(weight_decay_too_high(record(0.1, 0.9, [3.199, 3.19])), Clear)
+
+
+def test_silent_when_hardly_any_loss_is_left() -> None:
+    stuck, solved = ([3.3 * end**k for k in range(40)] for end in (0.995, 0.9))
+    assert isinstance(weight_decay_too_high(record(0.5, 0.9, [3.07], losses=stuck)), Finding)
+    assert isinstance(weight_decay_too_high(record(0.5, 0.9, [3.07], losses=solved)), Clear)
 
 
 def test_decay_by_hand_counts_as_decay() -> None:

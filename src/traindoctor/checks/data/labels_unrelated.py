@@ -92,7 +92,7 @@ def labels_unrelated(record: Record) -> Outcome | None:
         return labels_unrelated.clear("the loss ends below the entropy of the labels")
     # Just under it: the run learns, or begins to know its examples by heart. A model that has not seen them tells.
     leaving = late is not None and late < -LEVEL / 2
-    if z.last >= UNRELATED or num_rows < LEAST_ROWS:
+    if num_rows < LEAST_ROWS:
         return labels_unrelated.not_judged(f"too few examples seen to tell (z = {z.last:.1f})")
     on_level = int((np.abs(smooth(gap.values)) < LEVEL).sum())
     if on_level < STEPS or abs(gap.tail(STEPS).median()) > 2 * LEVEL:
@@ -113,7 +113,9 @@ def labels_unrelated(record: Record) -> Outcome | None:
     # Two or three signs per example are a made-up task, in which single signs may tell nothing.
     length = record.get("batch.tokens")
     per_row = length.median() / max(1.0, record["batch.rows"].median()) if length else 0.0
-    sure = contradicted or per_row >= LONG
+    # Chance goes to 3 and a little beyond; a faint relation too. A model that has seen neither tells.
+    faint = z.last >= UNRELATED
+    sure = not faint and (contradicted or per_row >= LONG)
     learnable = reference(record)
     if order_is_lost(record):
         sure = False  # what the labels hang on may be the order: a model that sees it is asked
@@ -121,7 +123,7 @@ def labels_unrelated(record: Record) -> Outcome | None:
         better, gain, noise = learnable
         if better:
             return labels_unrelated.clear("a reference model learns the same data")
-        sure = sure or order_is_lost(record)
+        sure = sure or order_is_lost(record) or (faint and per_row >= LONG)
         items.append(
             evidence("gain of a reference model over guessing", gain, "above 0.1", noise=noise)
         )

@@ -22,6 +22,8 @@ REPEATED_T, PAIRED_T = 5.0, 10.0
 EFFECT_NATS = 0.05
 # A loss under this share of its start has fallen; a run that is stuck at the level of frequencies has not.
 FALLEN = 0.8
+# Under this share of it hardly anything is left to learn. (A table learned by heart under a decay of 0.5: 0.001.)
+SOLVED = 0.1
 # Losses under one nat (BCE, regression) are judged by share.
 EFFECT_SHARE = 0.05
 # Share of a lower rate's gain that a warm-up to the full rate must bring: then the rate itself is fine.
@@ -226,6 +228,11 @@ class Progress:
     def fell(self) -> bool:
         """By a fifth at least, and it did not come back."""
         return self.last < FALLEN * self.first and not (self.broke or self.rebounded or self.spiked)
+
+    @property
+    def solved(self) -> bool:
+        """Next to nothing is left of the loss: whatever slowed the run down did not stop it."""
+        return self.last < SOLVED * self.first and not (self.broke or self.rebounded)
 
     @property
     def learned(self) -> bool:

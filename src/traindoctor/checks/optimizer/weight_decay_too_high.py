@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traindoctor.checks.base import NotJudged, Outcome, check, evidence, worth_asking
-from traindoctor.checks.optimizer.base import Experiment, groups_of
+from traindoctor.checks.optimizer.base import Experiment, groups_of, progress
 from traindoctor.record import Record
 
 EXAMS = ("experiment_decay", "experiment_decay_start")
@@ -44,6 +44,11 @@ def weight_decay_too_high(record: Record) -> Outcome | None:
     if pull.ratio < RATIO:
         return weight_decay_too_high.clear(
             f"decay is {pull.ratio:.2g} of the gradient's term at most"
+        )
+    went = progress(record)
+    if went is not None and went.solved:
+        return weight_decay_too_high.clear(
+            f"under this decay the loss fell from {went.first:.3g} to {went.last:.3g}"
         )
     for name in EXAMS:
         result = record.exam(name)

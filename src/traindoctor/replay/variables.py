@@ -1,0 +1,79 @@
+"""The data that a script holds in variables while it calls backward: targets of a loss written by hand, masks, weights.
+
+No tap sees them where no module and no loss function of torch is given them. A variable of a running function has a
+name, and at the next step it has it again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import FrameType
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from traindoctor.replay.frames import kind_of
+from traindoctor.replay.ops import nbytes
+
+# Larger ones are data sets, not batches; and a step has no more variables than this that are worth a copy.
+MAX_BYTES = 1 << 20
+MOST = 64
+# Functions (not modules) keep their variables outside of a dictionary.
+_OPTIMIZED = 0x1
+
+
+def data_variables() -> Iterator[tuple[int, int, Tensor]]:
+    """(number of the variable, place in it, tensor) of every function of the script that is running now."""
+    found = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if kind_of(frame.f_code.co_filename) == "script":
+            for name, place, tensor in _in_frame(frame):
+                yield crc32(f"{frame.f_code.co_qualname}.{name}".encode()), place, tensor
+                found += 1
+                if found >= MOST:
+                    return
+        frame = frame.f_back
+
+
+def _in_frame(frame: FrameType) -> list[tuple[str, int, Tensor]]:
+    variables = frame.f_locals
+    found = [
+        (name, place, value)
+        for name, held in variables.items()
+        for place, value in enumerate(_tensors(held))
+        if _is_data(value)
+    ]
+    # Before Python 3.13 this is a copy that the frame keeps: it would keep the script's tensors alive.
+    if frame.f_code.co_flags & _OPTIMIZED and isinstance(variables, dict):
+        for name in [name for name, held in variables.items() if any(_is_tensor(held))]:
+            del variables[name]
+    return found
+
+
+def _is_tensor(held: Any) -> Iterator[bool]:
+    return (isinstance(value, Tensor) for value in _tensors(held))
+
+
+def _tensors(held: Any) -> Iterable[Any]:
+    if isinstance(held, Tensor):
+        return (held,)
+    if isinstance(held, tuple | list) and len(held) <= MOST:
+        return held
+    if isinstance(held, Mapping) and len(held) <= MOST:
+        return list(held.values())
+    return ()
+
+
+def _is_data(value: Any) -> bool:
+    return (
+        isinstance(value, Tensor)
+        and not isinstance(value, torch.nn.Parameter)
+        and not value.requires_grad
+        and value.layout == torch.strided
+        and 1 < value.numel()
+        and nbytes(value) <= MAX_BYTES
+    )
