@@ -147,7 +147,9 @@ def test_functions_that_change_gradients_on_purpose_are_known(model, data) -> No
 
 
 @pytest.mark.parametrize(
-    ("trained", "factor"), [(False, 0.0), (True, 1.0), (True, 2.0)], ids=["buffer", "right", "wrong"]
+    ("trained", "factor"),
+    [(False, 0.0), (True, 1.0), (True, 2.0)],
+    ids=["buffer", "right", "wrong"],
 )
 def test_straight_through_beside_a_gradient_that_is_real(data, trained, factor) -> None:
     """A table that nobody trains needs no gradient; one that is trained must get its own."""
@@ -464,6 +466,24 @@ def test_half_precision_and_its_losses(mixed: bool) -> None:
     found = perform(half_gradients, patient_of(model, compute))
     assert ("float16" in found["dtypes"]) == mixed
     assert found["gradient_lost"] == (1.0 if mixed else 0.0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-18])
+def test_a_larger_loss_brings_back_what_float16_cannot_hold(data, scale: float) -> None:
+    """Between 6e-8 and 6e-5 numbers lose their bits one by one: few of them are 0."""
+    x, _ = data
+    model = nn.Linear(D, C)
+
+    def compute() -> Tensor:
+        return (model(x).half().float() * scale).square().mean() / scale
+
+    found = perform(half_gradients, patient_of(model, compute))
+    assert found["gradient_lost"] < 0.5
+    if scale == 1.0:
+        assert found["error"] < 2e-3
+    else:
+        assert found["error"] > 0.05
+        assert found["error_scaled"] < 2e-3
 
 
 def test_the_ladder_orders_precisions(model, data) -> None:

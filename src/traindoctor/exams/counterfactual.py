@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
@@ -19,7 +19,7 @@ from traindoctor.replay.trial import Change, Plan
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
-    from traindoctor.replay.snapshot import Snapshot
+    from traindoctor.replay.snapshot import Snapshot, StepLog
 
 # Controls in another order of batches: the noise of the experiment.
 PERMUTED = 2
@@ -207,7 +207,8 @@ def _better(variants: Mapping[str, Any], factor: int, than: int) -> bool:
     least=5 * (LATER_STEPS // 2 + 6),
 )
 def experiment_rate_up(patient: Patient) -> dict[str, Any]:
-    plan = late_plan(patient, runs=6)
+    # At the end of a schedule any rate is low: then the first steps tell.
+    plan = first_plan(patient, runs=6) if decayed(patient) else late_plan(patient, runs=6)
     values = compare(
         plan,
         {"lr*10": _times(10), "lr*100": _times(100)},
@@ -243,8 +244,21 @@ def experiment_schedule(patient: Patient) -> dict[str, Any]:
     return compare(plan, {"highest rate": Change(absolute_rate=peak)}, seconds=patient.seconds)
 
 
+def decayed(patient: Patient) -> bool:
+    """The rates behind the latest snapshot are under half of the highest that is known."""
+    keeper = _keeper(patient)
+    if keeper.latest is None:
+        return False
+    late = max(_rates_of(keeper.latest.logs), default=0.0)
+    return late < 0.5 * max(_rates(patient), default=0.0)
+
+
 def _rates(patient: Patient) -> Iterator[float]:
-    for log in _keeper(patient).logs.values():
+    return _rates_of(_keeper(patient).logs.values())
+
+
+def _rates_of(logs: Iterable[StepLog]) -> Iterator[float]:
+    for log in logs:
         for settings in log.settings:
             if "lr" in settings:
                 yield float(settings["lr"])

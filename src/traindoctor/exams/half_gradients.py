@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,16 @@ SOUND = frozenset(
 )
 
 
+# Beyond this the gradient's error is worth a second look: rounding to float16 is 1e-3.
+FAINT = 0.05
+SCALES = (2.0**8, 2.0**12, 2.0**16)
+
+
 @exam(name="half_gradients", title="Gradient entries that float16 turns into 0", cost=2)
 def half_gradients(patient: Patient) -> Mapping[str, Any]:
     """`dtypes` of the step's results; `gradient_lost`: share of entries that are 0 and should not be;
-    `tensors_lost`: share of tensors of which no entry is left; `overflow`: the first op that float16 makes infinite."""
+    `tensors_lost`: share of tensors of which no entry is left; `error`: of the whole gradient, relative, and
+    `error_scaled` with a larger loss; `overflow`: the first op that float16 makes infinite."""
     tape = patient.tape
     assert tape is not None
     found, overflow = look_through(tape)
@@ -39,6 +46,8 @@ def half_gradients(patient: Patient) -> Mapping[str, Any]:
         "gradient_lost": 0.0,
         "tensors_lost": 0.0,
         "worst_layer": None,
+        "error": 0.0,
+        "error_scaled": 0.0,
         "overflow": overflow,
     }
     return {**values, **lost(tape)} if "float16" in found else values
@@ -84,9 +93,38 @@ def lost(tape: StepTape) -> dict[str, Any]:
             shares[name] = (int(((given == 0) & telling).sum()), int(telling.sum()))
     if not shares:
         return {}
+    error = relative_error(tape.fresh, reference)
     return {
+        "error": error,
+        "error_scaled": min(scaled_errors(tape, reference)) if error > FAINT else error,
         "gradient_lost": sum(zero for zero, _ in shares.values())
         / sum(n for _, n in shares.values()),
         "tensors_lost": sum(zero == n for zero, n in shares.values()) / len(shares),
         "worst_layer": max(shares, key=lambda name: shares[name][0] / shares[name][1]),
     }
+
+
+def scaled_errors(tape: StepTape, reference: Mapping[str, Tensor | None]) -> list[float]:
+    """Of the gradient of the loss times some number, divided by it again: what is too small is then no longer."""
+    errors = []
+    for scale in SCALES:
+        replay = tape.replay(gradients=True)
+        large = replay.gradients_of(sum(root * scale for root in replay.roots))
+        back = {name: None if g is None else g.double() / scale for name, g in large.items()}
+        errors.append(relative_error(back, reference))
+    return errors
+
+
+def relative_error(
+    given: Mapping[str, Tensor | None], reference: Mapping[str, Tensor | None]
+) -> float:
+    """Infinite where it is no number."""
+    missed = length = 0.0
+    for name, exact in reference.items():
+        found = given.get(name)
+        if exact is None or found is None or found.shape != exact.shape:
+            continue
+        missed += float((found.double() - exact.double()).square().sum())
+        length += float(exact.double().square().sum())
+    error = math.sqrt(missed / length) if length > 0 else 0.0
+    return error if math.isfinite(error) else math.inf

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.gradient.clip_ineffective import clip_ineffective
 from traindoctor.checks.gradient.clip_too_tight import EXAM, clip_too_tight
 from traindoctor.checks.model.init_too_large import init_too_large
 from traindoctor.diagnosis.verdict import rank
@@ -24,9 +25,21 @@ def experiment(wider: float) -> dict:
     }
 
 
-def record(norm: float, limit: float, exams=(), ratio: float = 1e-3, betas=None) -> Record:
+def record(
+    norm: float, limit: float, exams=(), ratio: float = 1e-3, betas=None, scale: float = 0.0
+) -> Record:
+    """`scale`: a scaler's factor that is still in the gradients when they are clipped."""
+    scaled = {"clip.scaled": [1.0] * 30, "scaler.scale": [scale] * 30} if scale else {}
     return make_record(
-        {"grad.norm": [norm] * 30, "clip.limit": [limit] * 30, "update.ratio": [ratio] * 5},
+        {
+            "grad.norm": [norm] * 30,
+            "clip.limit": [limit] * 30,
+            "update.ratio": [ratio] * 5,
+            "clip.calls": [1.0] * 30,
+            "clip.in_time": [1.0] * 30,
+            "clip.coverage": [1.0] * 30,
+            **scaled,
+        },
         facts={"optimizer.groups": [{"class": "SGD", "groups": [{"betas": betas}]}]},
         exams=exams or {},
     )
@@ -86,3 +99,15 @@ def test_a_usual_limit_after_a_start_far_too_large_is_not_the_root() -> None:
         seen = record(132 * limit, limit, exams)
         found = [clip_too_tight(seen), init_too_large(seen)]
         assert rank(one for one in found if isinstance(one, Finding))[0].finding.cause == first
+
+
+def test_clipped_before_unscaling_is_too_tight_for_sgd_and_without_effect_for_adam() -> None:
+    sgd = record(70_000.0, 1.0, scale=65536.0)
+    adam = record(70_000.0, 1.0, scale=65536.0, betas=(0.9, 0.999))
+    found = clip_too_tight(sgd)
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert "70000-fold" in found.summary
+    assert isinstance(clip_ineffective(sgd), Clear)
+    assert not isinstance(clip_too_tight(adam), Finding)
+    assert isinstance(clip_ineffective(adam), Finding)

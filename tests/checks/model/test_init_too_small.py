@@ -15,11 +15,13 @@ def test_fires_when_no_signal_passes() -> None:
     assert isinstance(judge(0.001, 1e-5), Finding)
     assert isinstance(judge(1e-4, 0.08, falls=0.02), Finding)  # the head alone learns a little
     assert isinstance(judge(0.02, 1e-3), Finding)
+    assert isinstance(judge(0.04, 5e-11), Finding)  # five layers, each a little too small
 
 
 def test_silent_on_usual_scales_on_zero_heads_and_where_the_run_learns() -> None:
     assert isinstance(judge(0.16, 0.1), Clear)
     assert isinstance(judge(0.6, 0.0), Clear)  # an output layer that starts at zero
+    assert isinstance(judge(0.04, 5e-11, falls=0.02), Clear)
     assert isinstance(judge(0.02, 1e-3, falls=0.02), Clear)
     assert isinstance(judge(0.001, 1e-5, falls=0.09), Clear)
 

@@ -85,11 +85,18 @@ def test_a_scaler_that_never_finds_its_level() -> None:
 
 
 def half(
-    dtypes: list[str], lost: float = 0.0, weights: str = "float32", eps: float = 1e-8
+    dtypes: list[str],
+    lost: float = 0.0,
+    weights: str = "float32",
+    eps: float = 1e-8,
+    errors: tuple[float, float] = (0.0, 0.0),
 ) -> Record:
+    """`errors` of the gradient, as it is and with a larger loss."""
     values = {
         "dtypes": dtypes,
         "gradient_lost": lost,
+        "error": errors[0],
+        "error_scaled": errors[1],
         "weights": weights,
         "worst_layer": "a.weight",
     }
@@ -102,6 +109,14 @@ def test_gradients_that_float16_swallows() -> None:
     assert isinstance(found, Finding)
     assert found.where == "a.weight"
     assert isinstance(fp16_underflow(half(["float16"], weights="float16")), Finding)
+
+
+def test_gradients_that_lose_their_bits_before_they_are_zero() -> None:
+    found = fp16_underflow(half(["float16", "float32"], lost=0.07, errors=(0.3, 3e-4)))
+    assert isinstance(found, Finding)
+    assert "30%" in found.summary
+    # An error that a larger loss does not cure is no matter of small numbers.
+    assert isinstance(fp16_underflow(half(["float16"], lost=0.07, errors=(0.3, 0.25))), Clear)
 
 
 def test_an_infinity_that_is_swallowed_again() -> None:

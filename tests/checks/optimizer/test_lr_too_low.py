@@ -71,6 +71,19 @@ def test_silent_at_the_end_of_a_decay() -> None:
     assert isinstance(lr_too_low(record(trial(0.001, 0.09, 0.1), rates=falling)), Clear)
 
 
+def test_a_schedule_that_never_was_high_is_tried_where_it_was_highest() -> None:
+    """A loss above the frequencies of the targets after all of it: the peak itself was too low."""
+    falling = [5e-6 * (1 - k / 200) for k in range(200)]
+    early = {**trial(0.08, 0.54, 1.29, kl=1.4e-6), "start": 0}
+    asked = lr_too_low(record(rates=falling))
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == EXAM
+    found = lr_too_low(record(early, rates=falling))
+    assert isinstance(found, Finding)
+    assert "5e-06" in found.summary
+    assert isinstance(lr_too_low(record(rates=falling, losses=[3.1] * 200)), Clear)
+
+
 def test_not_judged_when_trained_weights_are_tuned_gently() -> None:
     tuned = {"optimizer.coverage": {"trained_before": True}}
     assert isinstance(lr_too_low(record(trial(0.01, 0.1, 0.6), facts=tuned)), NotJudged)

@@ -3,10 +3,9 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.gradient.base import SHARE, clipped_while_scaled
 from traindoctor.record import Record
 
-# A clip call in the wrong place is there at every step.
-SHARE = 0.9
 STEPS = 8
 
 
@@ -21,12 +20,14 @@ def clip_ineffective(record: Record) -> Outcome | None:
     Follows the order of backward, unscale, clip and step, and whose gradients are clipped.
     ## Why it matters
     Clipping before backward, after the step or over an exhausted generator does nothing, and the run is as
-    unprotected as without it. Before unscaling it cuts at the limit divided by the scaler's factor.
+    unprotected as without it. Before unscaling it cuts at the limit divided by the scaler's factor; Adam undoes that,
+    and outliers are no longer told from other steps.
     ## How to fix
     The order is `backward()`, `scaler.unscale_(optimizer)` if there is a scaler, clip, `step()`. Give it
     `model.parameters()` afresh each time: a generator that was read once is empty.
     ## When it stays silent
-    Clipping of parts one by one, or of some of the parameters on purpose.
+    Clipping of parts one by one, or of some of the parameters on purpose. Where SGD steps along what was cut before
+    unscaling, every step is far too short: that is clip-too-tight.
     """
     calls, seen = record.get("clip.in_time"), record.get("clip.calls")
     if calls is None or len(calls) < STEPS:
@@ -56,18 +57,16 @@ def clip_ineffective(record: Record) -> Outcome | None:
             "an exhausted generator, or another model's",
             since_step=int(covered.steps[0]),
         )
-    scale, scaled = record.get("scaler.scale"), record.get("clip.scaled")
-    if scale is not None and scaled is not None and len(scale.finite()) and len(scaled):
-        factor = scale.finite().median()
-        wrong = scaled.where(lambda values: values > 0)
-        if factor > 1 and len(wrong) >= SHARE * len(scaled):
-            return clip_ineffective.finding(
-                evidence("clip calls before the gradients are unscaled", len(wrong), 0),
-                evidence("scaler's factor at that time", factor, 1.0),
-                summary=f"Gradients are clipped while they are still multiplied by {factor:g}: "
-                "the limit that acts is that much smaller",
-                since_step=int(wrong.steps[0]),
-            )
+    if (scaled := clipped_while_scaled(record)) is not None:
+        if scaled.acts:
+            return clip_ineffective.clear("clipping acts, and far too much")
+        return clip_ineffective.finding(
+            evidence("clip calls before the gradients are unscaled", scaled.calls, 0),
+            evidence("scaler's factor at that time", scaled.factor, 1.0),
+            summary=f"Gradients are clipped while they are still multiplied by {scaled.factor:g}: "
+            "the limit that acts is that much smaller",
+            since_step=scaled.since,
+        )
     return clip_ineffective.clear(
         "clipping comes after backward, before the step, on its parameters"
     )

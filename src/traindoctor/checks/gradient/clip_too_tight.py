@@ -6,14 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence, worth_asking
+from traindoctor.checks.gradient.base import RATIO, clipped_while_scaled
 from traindoctor.checks.model.base import large_start
 from traindoctor.checks.optimizer.base import Experiment, groups_of
 from traindoctor.record import Record
 
 EXAM = "experiment_clip"
-# Norm over limit, in the middle of the run. Healthy runs have 0.4 to 2.4, one with a bad start 40; the sick
-# one 2550. That every step is clipped says nothing: healthy warm-ups have that.
-RATIO = 30.0
 # Without an experiment only what no other reading allows.
 RATIO_ALONE = 300.0
 # The step that is left moves the weights by less than this share of their norm.
@@ -41,7 +39,8 @@ def clip_too_tight(record: Record) -> Outcome | None:
     ## What it does
     Compares the gradient norm before clipping with the limit, and replays steps with 10 and 100 times the limit.
     Clipping that the script does in a loop of its own is seen where gradients of different norms all arrive with
-    the same one; a limit for each tensor or row (adaptive clipping), where each of these does.
+    the same one; a limit for each tensor or row (adaptive clipping), where each of these does. Where gradients are
+    clipped before the scaler's factor is taken out, the limit that acts is that much smaller.
     ## Why it matters
     With SGD a limit far under the usual norm is a learning rate divided by their ratio.
     ## How to fix
@@ -50,6 +49,17 @@ def clip_too_tight(record: Record) -> Outcome | None:
     Clipping on every step by a small factor, and optimizers that undo it (Adam divides by the same factor). A usual
     limit that cuts the gradients of weights that start far too large is named after those weights.
     """
+    scaled = clipped_while_scaled(record)
+    if scaled is not None and scaled.acts:
+        return clip_too_tight.finding(
+            evidence("clip calls before the gradients are unscaled", scaled.calls, 0),
+            evidence("scaler's factor at that time", scaled.factor, 1.0),
+            evidence("gradient norm over clip limit (median)", scaled.ratio, 1.0),
+            summary=f"Gradients are clipped while they are still multiplied by {scaled.factor:g}, and divided by it "
+            f"afterwards: every step is {scaled.ratio:.0f}-fold too short",
+            remedy="`scaler.unscale_(optimizer)` between `backward()` and the clipping.",
+            since_step=scaled.since,
+        )
     seen = by_torch(record) if len(record["clip.limit"].finite()) else by_hand(record)
     if not isinstance(seen, Cut):
         return seen

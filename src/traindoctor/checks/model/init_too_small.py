@@ -5,6 +5,8 @@ from traindoctor.record import Record
 
 # Healthy: weights 0.11-1.0 of 1/sqrt(fan in), scores 0.05 and more. Ten times less silences a stack by itself.
 WEIGHTS, SCORES, SILENT = 0.03, 0.01, 0.01
+# Somewhat small weights silence a deep stack without norms: scores of 5e-11 in the sick case, at 0.04 per layer.
+SMALL, GONE = 0.1, 1e-5
 STEPS = 20
 # A run that gets this far below the frequencies of targets learns in spite of its start.
 LEARNS = 0.4
@@ -47,7 +49,8 @@ def init_too_small(record: Record) -> Outcome | None:
         return init_too_small.clear(
             "most of the model is frozen: what trains beside it starts small on purpose"
         )
-    if scale > WEIGHTS or (scale > SILENT and spread > SCORES):
+    gone = scale < SMALL and 0 < spread < GONE
+    if not gone and (scale > WEIGHTS or (scale > SILENT and spread > SCORES)):
         return init_too_small.clear(
             f"weights start at {scale:.2g}/sqrt(inputs), scores at {spread:.2g}"
         )

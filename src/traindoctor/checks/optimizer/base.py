@@ -328,6 +328,11 @@ class RateTrace:
     def decayed(self) -> bool:
         return self.series.last < 0.5 * self.peak
 
+    def highest(self, start: int, stop: int) -> float:
+        """Of the steps from `start` on, before `stop`."""
+        inside = (self.series.steps >= start) & (self.series.steps < stop)
+        return float(np.nanmax(self.series.values[inside])) if inside.any() else 0.0
+
     def dead_from(self, share: float) -> int | None:
         """The step from which on the rate stays under `share` of its peak; None if it does not."""
         alive = np.flatnonzero(self.series.values > share * self.peak)

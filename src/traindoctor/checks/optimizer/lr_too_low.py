@@ -45,7 +45,7 @@ def lr_too_low(record: Record) -> Outcome | None:
     ## How to fix
     Multiply the rate by 10 until the loss no longer falls faster; then go back by 3.
     ## When it stays silent
-    While the rate still rises, at the end of a decay, when the run starts from trained weights (small steps are
+    While the rate still rises, at the end of a decay that a run has learned under, when the run starts from trained weights (small steps are
     customary there), and when a higher rate gains only a few times as much: a short step is not a wrong step.
     """
     trace = rate_trace(record)
@@ -53,9 +53,11 @@ def lr_too_low(record: Record) -> Outcome | None:
         return lr_too_low.not_judged("the learning rate is not known")
     if trace.rising:
         return lr_too_low.clear("the rate is still rising")
-    if trace.decayed:
-        return lr_too_low.clear("the rate is at the end of a decay: its schedule is judged instead")
     reached = progress(record)
+    behind = -reached.below_unigram if reached is not None and reached.finite else math.nan
+    if trace.decayed and not behind > OVER_FREQUENCIES:
+        return lr_too_low.clear("the rate is at the end of a decay: its schedule is judged instead")
+    rate = trace.peak if trace.decayed else trace.series.last
     ratio = record.get("update.ratio")
     ratio_seen = ratio.tail(max(3, len(ratio) // 2)).median() if ratio is not None else math.nan
     result = record.exam(EXAM)
@@ -75,13 +77,15 @@ def lr_too_low(record: Record) -> Outcome | None:
         if at_a_guess(record) and moved < MOVED_NOWHERE:
             return lr_too_low.finding(
                 evidence("way of the weights in all steps, over their norm", moved, "above 0.1"),
-                evidence("learning rate", trace.series.last),
+                evidence("learning rate", rate),
                 grade="statistic",
-                summary=f"The learning rate ({trace.series.last:.3g}) moves the weights by {moved:.1g} of their norm "
+                summary=f"The learning rate ({rate:.3g}) moves the weights by {moved:.1g} of their norm "
                 f"in all {record.num_steps} steps, and the loss is still that of a blind guess",
                 since_step=0,
             )
         return lr_too_low.not_judged(f"the exam {EXAM} was not possible: {result.reason}")
+    if trace.decayed and trace.highest(trial.start, trial.start + trial.steps) < 0.5 * trace.peak:
+        return lr_too_low.clear("the rate is at the end of a decay: its schedule is judged instead")
     if not trial.faithful or trial.control_blown:
         return lr_too_low.not_judged("the replay does not follow the run")
     if (record.fact("optimizer.coverage") or {}).get("trained_before"):
@@ -94,7 +98,6 @@ def lr_too_low(record: Record) -> Outcome | None:
     gains = trial.gain(best) / own
     change = trial.extra.get("kl_per_update")
     nothing = isinstance(change, float) and change < KL_NOTHING
-    behind = -reached.below_unigram if reached is not None and reached.finite else math.nan
     crawls = (
         ratio_seen < LONG_ENOUGH
         and reached is not None
@@ -114,7 +117,7 @@ def lr_too_low(record: Record) -> Outcome | None:
     return lr_too_low.finding(
         *items,
         grade="experiment" if nothing or crawls else "statistic",
-        summary=f"The learning rate ({trace.series.last:.3g}) is far too low: "
+        summary=f"The learning rate ({rate:.3g}) is far too low: "
         f"{best.removeprefix('lr*')} times of it gains {gains:.0f} times as much in {trial.steps} steps",
         since_step=0,
     )
