@@ -101,6 +101,35 @@ def test_scores_cut_at_the_wrong_end_lag_behind_their_tokens(examine: Examine) -
     assert first(examine(Model(), next_token), dependence)["lag"] == 0
 
 
+class Prompted(Model):
+    """Three vectors of its own before the tokens: more scores than tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(places=False)
+        self.prompt = nn.Parameter(torch.randn(3, D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.cat([self.prompt.expand(len(x), -1, -1), self.token(x)], dim=1)
+        for attention, norm in zip(self.attention, self.norm):
+            h = h + attention(norm(h))
+        return self.head(h)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_prompt_before_the_tokens_moves_scores_and_targets(examine: Examine, twice: bool) -> None:
+    """Labels are padded for the prompt and shifted against the scores, once here and perhaps before."""
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        labels = F.pad(ids[:, 1 : T + 1] if twice else ids[:, :T], (3, 0), value=-100)
+        scores = model(ids[:, :T])
+        return F.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+    pair = next(
+        p for p in shift(examine(Prompted(), loss)).values["pairs"] if p["input"] == "token.weight"
+    )
+    assert (pair["shift"], pair["prefix"]) == (2 if twice else 1, 3)
+
+
 def test_rows_padded_on_different_sides_have_shifts_of_their_own(examine: Examine) -> None:
     def loss(model: nn.Module, ids: Tensor) -> Tensor:
         lengths = range(T - B, T)

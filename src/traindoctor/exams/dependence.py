@@ -13,18 +13,22 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
+from traindoctor.replay.ends import (
+    FAITHFUL,
+    ROUNDING,
+    Ends,
+    changed,
+    chosen_row,
+    find_ends,
+    movement,
+    twins,
+)
 from traindoctor.replay.ops import Op, Ref
 from traindoctor.replay.structure import VIEWS, Structure
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
     from traindoctor.replay.tape import StepTape
-
-# An unchanged replay must give the step's own loss; otherwise differences are noise (batch drawn anew).
-FAITHFUL = 1e-5
-# Regrouped sums (experts, padding removed) may move a number by rounding; a fault moves it by 1e-3 and more.
-ROUNDING = 1e-5
 
 
 @exam(name="dependence", title="Which outputs move when a token changes", cost=6)
@@ -110,13 +114,6 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
         tokens = changed(index, ends, row, range(middle, end))
         result |= locate(tape, structure, ends, tokens, row, middle)
     return result
-
-
-def movement(tape: StepTape, ends: Ends, base: Tensor, index: Tensor) -> Tensor:
-    """(N,) largest change of any score of the row."""
-    other = tape.replay(indices=twins(tape, ends.tokens, index), want=(ends.loss.logits,))
-    moved = ends.scores(other[ends.loss.logits]).float() - ends.scores(base).float()
-    return moved.abs().amax(dim=1).cpu()
 
 
 def by_other_inputs(tape: StepTape, structure: Structure, ends: Ends, base: Tensor) -> float:

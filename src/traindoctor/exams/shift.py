@@ -1,30 +1,48 @@
-"""Exam: by how many places are targets shifted against the inputs, exactly, at the loss op."""
+"""Exam: by how many places are targets shifted against the inputs, exactly, at the loss op.
+
+Legend: B rows, T tokens of a row, P scores of a row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ends import Ends, find_ends
+from traindoctor.replay.alignment import exact_shift
+from traindoctor.replay.ends import (
+    FAITHFUL,
+    ROUNDING,
+    Ends,
+    changed,
+    chosen_row,
+    find_ends,
+    movement,
+)
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
 
 SHOWN = 24
 
 
 @exam(name="shift", title="Targets against inputs, place by place", cost=0.5)
 def shift(patient: Patient) -> Mapping[str, Any]:
-    """`pairs`: for each loss and each token look-up it hangs on the exact shift, or None. No replay needed."""
+    """`pairs`: for each loss and each token look-up it hangs on the exact shift, or None.
+
+    No replay is needed, but where something stands before the tokens: then `prefix` is how many places it takes.
+    """
     assert patient.tape is not None
     ends = [e for e in find_ends(patient.tape) if e.has_classes]
     if not ends:
         raise NotApplicable("no loss with classes hangs on a look-up of tokens")
-    return {"pairs": [describe(e) for e in ends], "losses": len({id(e.loss) for e in ends})}
+    pairs = [describe(patient.tape, e) for e in ends]
+    return {"pairs": pairs, "losses": len({id(e.loss) for e in ends})}
 
 
-def describe(ends: Ends) -> dict[str, Any]:
+def describe(tape: StepTape, ends: Ends) -> dict[str, Any]:
     found = ends.alignment
     loss = ends.loss
     row = {
@@ -44,6 +62,7 @@ def describe(ends: Ends) -> dict[str, Any]:
         "wrapped": False,
         "dealt": None,
         "ragged": None,
+        "prefix": 0,
         **first_row(ends),
     }
     if found is not None:
@@ -60,7 +79,48 @@ def describe(ends: Ends) -> dict[str, Any]:
         row["dealt"] = {"shift": rows.shift, "moved": rows.moved, "compared": rows.compared}
     elif (own := ends.ragged) is not None:
         row["ragged"] = {"shifts": list(own.shifts), "compared": own.compared}
+    else:
+        row |= behind_a_prefix(tape, ends)
     return row
+
+
+def behind_a_prefix(tape: StepTape, ends: Ends) -> dict[str, Any]:
+    """More scores than tokens in each row: a soft prompt or an image stands before the text.
+
+    Targets lie at some distance from the tokens; so do the scores, which a changed token tells.
+    """
+    if ends.index.ndim != 2 or ends.num_rows % len(ends.index):
+        return {}
+    B, T = ends.index.shape
+    P = ends.num_rows // B
+    if P <= T or B * T == ends.num_rows:
+        return {}
+    y = ends.loss.targets.cpu().long().reshape(B, P).numpy()
+    valid = ends.loss.valid.cpu().reshape(B, P).numpy()
+    found = exact_shift(ends.index.numpy(), y, valid, range(-P + 1, T))
+    if found is None:
+        return {}
+    distance, match, runner_up, compared = found
+    try:
+        row, begin, end = chosen_row(ends.index)
+        middle = (begin + end) // 2
+        base = tape.replay(want=(ends.loss.logits,))[ends.loss.logits]
+        token = changed(ends.index, ends, row, range(middle, middle + 1))
+        moved = movement(tape, ends, base, token).reshape(B, P)[row]
+    except ReplayError:
+        return {}
+    seen = (moved > ROUNDING * moved.max()).nonzero()
+    if not len(seen) or tape.faithful > FAITHFUL:
+        return {}
+    prefix = int(seen[0]) - middle
+    return {
+        "shift": distance + prefix,
+        "match": match,
+        "runner_up": runner_up,
+        "compared": compared,
+        "axis": 1,
+        "prefix": prefix,
+    }
 
 
 def first_row(ends: Ends) -> dict[str, list[int]]:

@@ -24,7 +24,8 @@ SENSITIVE = (
 class Modes:
     """`mode.training`: share of mode-sensitive modules in training mode during the step's training forward;
     `mode.eval_training`: the same during forward passes without gradient. 1 or 0 in a sound run.
-    `mode.beside_training`: the same of another model that is asked without gradient (a teacher)."""
+    `mode.beside_training`: the same of another model that is asked without gradient (a teacher). The fact
+    `mode.statistics`: whether some of them keep statistics of what they saw, as BatchNorm does."""
 
     name: ClassVar[str] = "modes"
     gives: ClassVar[tuple[str, ...]] = (
@@ -44,6 +45,8 @@ class Modes:
         self._training: float | None = None
         self._evaluating: float | None = None
         self._beside: float | None = None
+        self._statistics: bool | None = None
+        self._told = False
 
     def on(self, event: Event, *, due: bool) -> None:
         if not isinstance(event, ForwardBegin):
@@ -52,6 +55,8 @@ class Modes:
             self._trained.add(event.module)
             if self._training is None:
                 self._training = self._share(event.module)
+            if self._statistics is None:
+                self._statistics = any(keeps_statistics(m) for m in event.module.modules())
         elif event.module in self._trained and learns(event.module):
             if self._evaluating is None:
                 self._evaluating = self._share(event.module)
@@ -68,6 +73,9 @@ class Modes:
         return sum(modes) / len(modes) if modes else None
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if self._statistics is not None and not self._told:
+            record.fact("mode.statistics", self._statistics)
+            self._told = True
         if self._training is not None:
             record.scalar("mode.training", step, self._training)
         if self._evaluating is not None:
@@ -88,3 +96,9 @@ def matters(module: torch.nn.Module) -> bool:
         return False
     chance = getattr(module, "p", getattr(module, "dropout", None))
     return not isinstance(chance, int | float) or chance > 0
+
+
+def keeps_statistics(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.modules.batchnorm._NormBase) and bool(
+        module.track_running_stats
+    )

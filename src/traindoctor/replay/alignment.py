@@ -83,10 +83,12 @@ def align(inputs: Tokens, targets: Tokens, valid: Mask) -> Alignment | None:
     return None
 
 
-def exact_shift(x: Tokens, y: Tokens, valid: Mask) -> tuple[int, float, float, int] | None:
+def exact_shift(
+    x: Tokens, y: Tokens, valid: Mask, shifts: range = SHIFTS
+) -> tuple[int, float, float, int] | None:
     """(shift, match, runner-up, places compared) for time on axis 1, or None."""
-    telling = [match_at(x, y, valid, shift, informative=True) for shift in SHIFTS]
-    plain = [match_at(x, y, valid, shift, informative=False) for shift in SHIFTS]
+    telling = [match_at(x, y, valid, shift, informative=True) for shift in shifts]
+    plain = [match_at(x, y, valid, shift, informative=False) for shift in shifts]
     exact = [
         index
         for index, ((share, count), (whole, _)) in enumerate(zip(telling, plain))
@@ -97,7 +99,7 @@ def exact_shift(x: Tokens, y: Tokens, valid: Mask) -> tuple[int, float, float, i
         return None
     best = exact[0]
     others = [share for index, (share, count) in enumerate(telling) if index != best and count]
-    return SHIFTS[best], plain[best][0], max(others, default=0.0), telling[best][1]
+    return shifts[best], plain[best][0], max(others, default=0.0), telling[best][1]
 
 
 def wraps(x: Tokens, y: Tokens, valid: Mask, shift: int) -> bool:

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from traindoctor.replay.tape import StepTape
 
 
+# An unchanged replay must give the step's own loss; otherwise differences are noise (batch drawn anew).
+FAITHFUL = 1e-5
+# Regrouped sums (experts, padding removed) may move a number by rounding; a fault moves it by 1e-3 and more.
+ROUNDING = 1e-5
+
+
 @dataclass(frozen=True, eq=False)
 class Ends:
     """One loss and one token look-up that reaches it."""
@@ -204,3 +210,10 @@ def twins(tape: StepTape, site: InputSite, index: Tensor) -> dict[InputSite, Ten
         and other.op.segment == site.op.segment
         and torch.equal(other.index, old)
     }
+
+
+def movement(tape: StepTape, ends: Ends, base: Tensor, index: Tensor) -> Tensor:
+    """(N,) largest change of any score of the row."""
+    other = tape.replay(indices=twins(tape, ends.tokens, index), want=(ends.loss.logits,))
+    moved = ends.scores(other[ends.loss.logits]).float() - ends.scores(base).float()
+    return moved.abs().amax(dim=1).cpu()

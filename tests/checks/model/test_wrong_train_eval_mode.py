@@ -42,6 +42,16 @@ def test_silent_on_sound_runs_frozen_parts_and_sampling() -> None:
     assert isinstance(wrong_train_eval_mode(make_record(sampling)), Clear)
 
 
+def test_silent_on_preference_training_without_dropout() -> None:
+    """From the first step on, beside a frozen model in evaluation mode; BatchNorm would be another matter."""
+    both = {"mode.training": [0.0] * 30, "mode.beside_training": [0.0] * 30}
+    dropout, statistics = ({"mode.statistics": one} for one in (False, True))
+    assert isinstance(wrong_train_eval_mode(make_record(both, facts=dropout)), Clear)
+    assert isinstance(wrong_train_eval_mode(make_record(both, facts=statistics)), Finding)
+    forgotten = both | {"mode.training": [1.0] * 10 + [0.0] * 20}
+    assert isinstance(wrong_train_eval_mode(make_record(forgotten, facts=dropout)), Finding)
+
+
 def test_dropout_functions_that_do_not_know_the_mode() -> None:
     usual = {"mode.training": [1.0] * 20, "mode.eval_training": [0.0] * 3}
     found = wrong_train_eval_mode(make_record(usual | {"mode.eval_dropout": [2.0, 2.0, 2.0]}))

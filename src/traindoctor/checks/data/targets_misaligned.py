@@ -22,7 +22,8 @@ def targets_misaligned(record: Record) -> Outcome | None:
     ## What it does
     Compares the targets at the loss with the tokens at the embedding, place by place, on one batch. A constant
     shift either fits at every place or it is not there. Next-token prediction is +1. The scores are asked as well:
-    one that stands beside the target of place t must move when token t changes.
+    one that stands beside the target of place t must move when token t changes. Where a soft prompt or an image stands
+    before the text, that tells where the scores of the text begin.
     ## Why it matters
     With shift 0 the answer stands in the input and the model learns to copy; with +2 it learns to skip a token;
     with -1 to repeat the past. The loss looks fine and the generated text is garbage.

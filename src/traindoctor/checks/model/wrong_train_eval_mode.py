@@ -32,7 +32,8 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
     ## How to fix
     `model.train()` at the start of each training phase, also after an evaluation; `model.eval()` before it.
     ## When it stays silent
-    Models without dropout and BatchNorm; parts that are frozen in evaluation mode on purpose; passes without
+    Models without dropout and BatchNorm; dropout that is off from the first step on beside a frozen model that is asked
+    at each step, as preference training does it; parts that are frozen in evaluation mode on purpose; passes without
     gradient at most steps (sampling, pseudo-labels), teachers that follow the student (moving averages) or are
     asked several times per batch, and frozen features that a trained part works on.
     """
@@ -45,6 +46,10 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
             f"mode.training has not {IN_A_ROW} points"
         )
     off = training.values < HALF
+    if off.all() and meant(record, len(off)):
+        return wrong_train_eval_mode.clear(
+            "dropout is off from the first step on, as in the frozen model that the run is compared with"
+        )
     if off[-IN_A_ROW:].all():
         first = len(off) - int((~off[::-1]).argmax()) if (~off).any() else 0
         return wrong_train_eval_mode.finding(
@@ -91,6 +96,14 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
             grade="statistic",
         )
     return taught or wrong_train_eval_mode.clear("modes are as they should be")
+
+
+def meant(record: Record, steps: int) -> bool:
+    """Preference training without dropout: two models that begin as one must differ in their weights alone."""
+    beside = record.get("mode.beside_training")
+    if record.fact("mode.statistics") is not False or beside is None:
+        return False
+    return len(beside) > HALF * steps and float(beside.values.max()) == 0
 
 
 def by_a_dropping_teacher(record: Record) -> Outcome | None:
