@@ -11,7 +11,7 @@ device = "cuda"
 text = "\n".join(topics[key] for key in sorted(topics))
 letters = sorted(set(text))
 code = {letter: number for number, letter in enumerate(letters)}
-BLOCK, BATCH, WIDTH = 256, 64, 512
+BLOCK, BATCH, WIDTH = 256, 64, 192
 
 
 def make_batch():
@@ -28,7 +28,7 @@ class Model(nn.Module):
         self.tokens = nn.Embedding(len(letters), WIDTH)
         self.places = nn.Embedding(BLOCK, WIDTH)
         layer = nn.TransformerEncoderLayer(WIDTH, 8, 4 * WIDTH, 0.0, batch_first=True, norm_first=True)
-        self.body = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+        self.body = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, len(letters))
         self.register_buffer("mask", torch.full((BLOCK, BLOCK), float("-inf")).triu(1))
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 torch.manual_seed(1)
 device = torch.device("cuda")
-KINDS, LENGTH, WIDTH, BATCH = 16, 128, 384, 256
+KINDS, LENGTH, WIDTH, BATCH = 16, 128, 384, 48
 generator = torch.Generator().manual_seed(2)
 shapes = torch.randn(KINDS, LENGTH, 8, generator=generator)
 pool_kinds = torch.randint(KINDS, (20000,), generator=generator)

@@ -14,7 +14,7 @@ from torch import nn
 from traindoctor.capture.watch import Watch
 from traindoctor.checks.base import Clear, Finding
 from traindoctor.checks.speed.sync_every_step import sync_every_step
-from traindoctor.events import BackwardBegin, ForwardBegin, ScalarRead
+from traindoctor.events import BackwardBegin, ForwardBegin, ScalarRead, StepBegin
 from traindoctor.probes import sync
 from traindoctor.record import open_record
 
@@ -71,6 +71,24 @@ def test_idle_is_from_the_read_to_the_next_pass(monkeypatch: pytest.MonkeyPatch)
     probe.close_step(0, lines, due=True)  # type: ignore[arg-type]
     assert lines.of("sync.reads") == [(0, 1)]
     assert lines.of("sync.idle") == [(0, pytest.approx(0.25))]
+
+
+def test_reads_one_after_the_other_and_before_and_after_the_step_add_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, lines, probe = Clock(monkeypatch), Lines(), sync.Sync()
+    for now in (0.0, 0.1, 0.2):  # the norm of each tensor
+        clock.now = now
+        probe.on(a_read(), due=True)
+    clock.now = 0.3
+    probe.on(StepBegin(torch.optim.SGD([torch.ones(1)]), 0), due=True)
+    clock.now = 1.0  # the optimizer's work
+    probe.on(a_read(), due=True)
+    clock.now = 1.5
+    probe.on(BackwardBegin([], True, 1.0), due=True)
+    probe.close_step(0, lines, due=True)  # type: ignore[arg-type]
+    assert lines.of("sync.reads") == [(0, 4)]
+    assert lines.of("sync.idle") == [(0, pytest.approx(0.3 + 0.5))]
 
 
 def test_our_work_between_two_steps_is_no_idleness_of_the_scripts(

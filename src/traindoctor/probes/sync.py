@@ -6,14 +6,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from traindoctor.events import BackwardBegin, Event, ForwardBegin, ScalarRead
+from traindoctor.events import BackwardBegin, Event, ForwardBegin, ScalarRead, StepBegin
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
 
 
 class Sync:
     """`sync.reads`: scalars read from a CUDA device in the step; `sync.idle`: seconds, by events on the device,
-    from a read (when nothing is left to do there) to the next forward or backward pass.
+    from a read (when nothing is left to do there) to the next forward or backward pass or optimizer step. Reads one
+    after the other keep it waiting from the first one on.
 
     A step may be closed within such a gap (it ends where the next pass begins): the gap is then made of the part before
     our closing work and the part after it. On the CPU there is nothing to wait for, and nothing is written.
@@ -23,7 +24,7 @@ class Sync:
     gives: ClassVar[tuple[str, ...]] = ("sync.reads", "sync.idle")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
-    hears: ClassVar[tuple[type, ...]] = (BackwardBegin, ForwardBegin, ScalarRead)
+    hears: ClassVar[tuple[type, ...]] = (BackwardBegin, ForwardBegin, ScalarRead, StepBegin)
 
     def __init__(self) -> None:
         self._reads = 0
@@ -37,10 +38,15 @@ class Sync:
         if isinstance(event, ScalarRead):
             if event.tensor.is_cuda:
                 self._reads += 1
-                self._since, self._parts = marked(), []
+                if self._since is None:
+                    self._since, self._parts = marked(), []
         elif self._since is not None:
             # The device's clock stands at the read until the first work behind it is queued.
-            self._gaps.append((self._step, [*self._parts, (self._since, marked())]))
+            parts = [*self._parts, (self._since, marked())]
+            if self._gaps and self._gaps[-1][0] == self._step:
+                self._gaps[-1][1].extend(parts)
+            else:
+                self._gaps.append((self._step, parts))
             self._since, self._parts = None, []
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
@@ -48,8 +54,9 @@ class Sync:
             self._parts.append((self._since, marked()))
         if torch.cuda.is_initialized():
             record.scalar("sync.reads", step, self._reads)
-            self._write(record, wait=False)
         self._reads, self._step = 0, step + 1
+        if torch.cuda.is_initialized():
+            self._write(record, wait=False)
 
     def opened(self) -> None:
         """Our own work between two steps is no idleness of the script's making: the gap goes on from here."""
@@ -57,7 +64,10 @@ class Sync:
             self._since = marked()
 
     def _write(self, record: RecordWriter, *, wait: bool) -> None:
-        while self._gaps and (wait or self._gaps[0][1][-1][1].query()):
+        # A gap of the step that goes on may get another part.
+        while self._gaps and (
+            wait or (self._gaps[0][0] < self._step and self._gaps[0][1][-1][1].query())
+        ):
             step, parts = self._gaps.pop(0)
             parts[-1][1].synchronize()
             idle = sum(begin.elapsed_time(end) for begin, end in parts)
