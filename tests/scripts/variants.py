@@ -175,6 +175,9 @@ if NAME == "init large":
         nn.init.normal_(p, std=1.0)
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 kept = batch(0)
+if NAME == "same batch":
+    stored = [torch.cat(parts) for parts in zip(*(batch(k) for k in range(16)))]
+    kept = [rows[:B] for rows in stored]
 for step in range(STEPS):
     x, y = kept if NAME == "same batch" else make(step)
     scores = model(x, causal=not (bidirectional or labelled))
