@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -184,6 +184,18 @@ class Experiment:
         possible = max((self.gain(name) for name in others), default=-math.inf)
         better = self.gain("clipped") - max(possible, 0.0) >= self.effect
         return better and self.gain("clipped") >= CLIPPED_SHARE * possible
+
+    def outdone(self, reached: Progress | None, names: Iterable[str]) -> bool:
+        """The run itself came, later on, to where the changed one gets: it was slow for a while, nothing more.
+
+        Only where no rung tells how far it should have come.
+        """
+        if reached is None or math.isfinite(reached.below_unigram):
+            return False
+        if reached.broke or reached.rebounded or not reached.last < FALLEN * reached.first:
+            return False
+        tried = [self.variants[n] for n in names if n in self.variants and not self.blown[n]]
+        return bool(tried) and reached.last <= min(tried) + self.least
 
     def evidence(self, name: str, words: str) -> Evidence:
         return evidence(

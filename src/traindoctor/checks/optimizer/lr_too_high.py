@@ -55,6 +55,8 @@ def lr_too_high(record: Record) -> Outcome | None:
         share = next((name for name in SHARES if trial.below_all(name)), None)
     if share is None:
         return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")
+    if trial.outdone(reached, SHARES):
+        return lr_too_high.clear(f"{EXAM}: the run came as far by itself")
     if trial.warmup_cures:
         return lr_too_high.clear(f"{EXAM}: with a warm-up the same rate learns as well")
     if trial.clipping_cures(first_norm(record)):

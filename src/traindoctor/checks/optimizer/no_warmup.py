@@ -50,6 +50,8 @@ def no_warmup(record: Record) -> Outcome | None:
         return no_warmup.clear(
             f"{EXAM}: a lower rate does not help: the first steps are not too long"
         )
+    if trial.outdone(reached, ["warmup"]):
+        return no_warmup.clear(f"{EXAM}: the run came as far by itself")
     if not trial.warmup_cures:
         return no_warmup.clear(f"{EXAM}: a lower rate helps much more than a warm-up")
     return no_warmup.finding(
