@@ -199,3 +199,20 @@ def test_no_warmup_is_silent_when_warm_up_helps_little_or_exists() -> None:
 
 def test_no_warmup_is_silent_when_a_lower_rate_is_no_better() -> None:
     assert isinstance(no_warmup(record(trial(lr_3=3.5, lr_10=3.9, warmup=3.2))), Clear)
+
+
+def test_a_run_that_came_as_far_by_itself_was_slow_for_a_while() -> None:
+    """A loss of the script's own, so that no rung tells how far it should have come."""
+    slow = [4.6, 4.0, 3.9, *[3.4 - 0.008 * k for k in range(80)]]  # to 2.77
+    stuck = [4.6, 4.0, 3.9, *[3.1] * 80]
+
+    def made(values: dict, losses: list[float]) -> Record:
+        series = {"loss.root": losses, "optim.lr": [0.02] * len(losses)}
+        return make_record(series, exams={EXAM: values})
+
+    lower = trial(control=3.03, permuted=(3.03, 3.02), lr_3=2.83, lr_10=2.85, warmup=3.02)
+    assert isinstance(lr_too_high(made(lower, slow)), Clear)
+    assert isinstance(lr_too_high(made(lower, stuck)), Finding)
+    gentle = trial(control=3.03, permuted=(3.03, 3.02), lr_3=2.85, lr_10=2.9, warmup=2.83)
+    assert isinstance(no_warmup(made(gentle, slow)), Clear)
+    assert isinstance(no_warmup(made(gentle, stuck)), Finding)
