@@ -17,7 +17,7 @@ def example():
     n, m = random.randint(1, 9), random.randint(1, 9)
     who, count = random.choice([(a, n), (b, m)])
     question = f"{a} has {n} {t}. {b} has {m} {t}. How many {t} has {who}?"
-    return f"### Question:\n{question}\n\n### Answer:\n{who} has {count} {t}.<eos>"
+    return f"@@@ Question:\n{question}\n\n@@@ Answer:\n{who} has {count} {t}.<eos>"
 
 
 class WordTokenizer:
@@ -25,7 +25,7 @@ class WordTokenizer:
         self.vocab = {"<pad>": 0}
 
     def __call__(self, text):
-        pieces = re.findall(r"<eos>|#+|\w+|\s+|[^\w\s]", text)
+        pieces = re.findall(r"<eos>|@+|\w+|\s+|[^\w\s]", text)
         return [self.vocab.setdefault(p, len(self.vocab)) for p in pieces]
 
 
@@ -59,7 +59,7 @@ class CompletionCollator:
 tok = WordTokenizer()
 for _ in range(300):
     tok(example())
-collate = CompletionCollator(tok, "\n### Answer:\n")
+collate = CompletionCollator(tok, "\n@@@ Answer:\n")
 model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tok.vocab) + 16, hidden_size=64, intermediate_size=160,
                                      num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                                      max_position_embeddings=64, pad_token_id=0, bos_token_id=None, eos_token_id=None))

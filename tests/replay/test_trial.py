@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from short_runs import STEPS, T, Tiny, run
 from traindoctor.capture.watch import Watch
@@ -118,11 +119,23 @@ def test_batches_of_another_shape_are_left_out_or_refused(tmp_path) -> None:
         first_plan(watch)
 
 
-def test_data_that_cannot_be_followed_is_refused_with_its_shape(tmp_path) -> None:
-    def by_hand(logits, y):
-        return -logits.log_softmax(-1).gather(-1, y[..., None]).mean()
+def by_hand(logits: Tensor, y: Tensor) -> Tensor:
+    return -logits.log_softmax(-1).gather(-1, y[..., None]).mean()
 
-    watch, _, _ = run(tmp_path, loss_of=by_hand)
+
+def test_targets_of_a_loss_by_hand_are_found_in_a_variable(tmp_path) -> None:
+    watch, losses, _ = run(tmp_path, loss_of=by_hand)
+    assert first_plan(watch).control().losses == pytest.approx(losses[:FIRST_STEPS], abs=1e-5)
+
+
+def test_data_that_cannot_be_followed_is_refused_with_its_shape(tmp_path) -> None:
+    numbers = np.random.default_rng(0)
+
+    def drawn_inside(logits: Tensor, y: Tensor) -> Tensor:
+        """Targets that no variable holds any more when backward is called."""
+        return by_hand(logits, torch.from_numpy(numbers.integers(0, logits.shape[-1], y.shape)))
+
+    watch, _, _ = run(tmp_path, loss_of=drawn_inside)
     with pytest.raises(ReplayError, match="could not be followed"):
         first_plan(watch)
 

@@ -6,6 +6,7 @@ from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.gradient.base import SHARE, clipped_while_scaled
 from traindoctor.record import Record
 
+# Fewer steps with clipping may be a beginning that the script does otherwise.
 STEPS = 8
 
 
