@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from patients import patient_of
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 
 from traindoctor.replay.patient import Patient
 
@@ -41,7 +41,7 @@ class Loss(torch.autograd.Function):
         return found, None, None
 
 
-@torch.library.custom_op("traindoctor_tests::square", mutates_args=())
+@library.custom_op("traindoctor_tests::square", mutates_args=())
 def square(x: Tensor, factor: float) -> Tensor:
     """An operator as an extension registers it; its backward is `factor` times the right one."""
     return x * x

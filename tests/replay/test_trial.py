@@ -124,8 +124,21 @@ def by_hand(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def test_targets_of_a_loss_by_hand_are_found_in_a_variable(tmp_path) -> None:
-    watch, losses, _ = run(tmp_path, loss_of=by_hand)
+    watch, losses, _ = run(tmp_path, loss_of=by_hand, steps=100)
     assert first_plan(watch).control().losses == pytest.approx(losses[:FIRST_STEPS], abs=1e-5)
+    keeper = watch.patient.snapshot
+    plan = Plan.of(keeper.latest, watch.patient.tapes, keeper.logs, steps=20)
+    assert plan.control().losses == pytest.approx(losses[60:80], abs=1e-5)
+
+
+def test_variables_are_looked_at_only_where_they_are_needed(tmp_path) -> None:
+    needed, _, _ = run(tmp_path / "a", loss_of=by_hand)
+    assert needed.patient.snapshot.looks_at_variables
+    spared, _, _ = run(tmp_path / "b")
+    assert not spared.patient.snapshot.looks_at_variables
+    held = [{kind for kind, _, _ in log.data} for log in spared.patient.logs()]
+    assert "variable" in held[0]
+    assert "variable" not in held[-1]
 
 
 def test_data_that_cannot_be_followed_is_refused_with_its_shape(tmp_path) -> None:

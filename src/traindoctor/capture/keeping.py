@@ -8,6 +8,7 @@ from collections.abc import Callable
 from traindoctor.capture.budget import Governor
 from traindoctor.events import Event
 from traindoctor.record import RecordWriter
+from traindoctor.replay.batches import needs_variables
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.snapshot import Keeper
 
@@ -25,6 +26,8 @@ class Keeping:
         self.governor = governor
         self._fault = fault
         self._seconds = 0.0
+        self._asked: int | None = 0
+        """Tapes when it was last asked whether variables are needed; None: it is known."""
         self.keeper: Keeper | None = Keeper(patient.names)
         patient.snapshot = self.keeper
         governor.add(PART, EVERY)
@@ -36,6 +39,8 @@ class Keeping:
         began, kept = time.thread_time_ns(), self.keeper.recent
         try:
             self.keeper.on(event, step)
+            if self._asked is not None and self._asked != len(self.patient.tapes):
+                self._ask(self.keeper)
             self._seconds += (time.thread_time_ns() - began) * 1e-9
             if self.keeper.recent is not kept:
                 # The copy, and all the batches that were kept for the one before.
@@ -44,6 +49,13 @@ class Keeping:
         except Exception as error:  # the same border as for probes
             self._fault("snapshot", error)
             self.keeper = self.patient.snapshot = None
+
+    def _ask(self, keeper: Keeper) -> None:
+        """A new tape, and the batch of its step: does it need what only a variable holds?"""
+        logs, tapes = keeper.logs, self.patient.tapes
+        answer = needs_variables([(t, logs[s]) for s, t in tapes.items() if s in logs])
+        self._asked = len(tapes) if answer is None else None
+        keeper.looks_at_variables = answer is not False
 
     def finish(self, writer: RecordWriter) -> None:
         """The run has ended: what is held, or why nothing is."""

@@ -6,7 +6,7 @@ the taped steps: the same shape, dtype and numbers there, and on every other ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +17,15 @@ from traindoctor.replay.ops import Op, Ref, is_float, refs_in
 from traindoctor.replay.snapshot import Source, StepLog
 from traindoctor.replay.tape import StepTape
 
-# Where a value may be looked up in a log, the surest first: what the model was called with.
-ORDER = {"forward": 0, "loss": 1, "tokens": 2, "batch": 3, "variable": 4}
+# Where a value may be looked up in a log, the surest first: what the model was called with. A variable of the script
+# is the last resort: it may have another shape, or not be there, at other steps.
+VARIABLE = "variable"
+ORDER = {"forward": 0, "loss": 1, "tokens": 2, "batch": 3, VARIABLE: 4}
+TAPPED = frozenset(ORDER) - {VARIABLE}
+
+
+# One tensor of the data on each taped step, with the log of that step.
+Values = Sequence[tuple[Tensor, StepLog]]
 
 
 @dataclass
@@ -39,6 +46,10 @@ class DataMap:
         yield from ((ref, source) for ref, source in self.data.items() if source is not None)
         yield from self.made.items()
 
+    @property
+    def uses_variables(self) -> bool:
+        return any(source[0] == VARIABLE for _, source in self._sources())
+
     def batch(self, log: StepLog) -> dict[Ref, Tensor]:
         return {ref: log.data[source] for ref, source in self.data.items() if source is not None}
 
@@ -52,24 +63,27 @@ def map_data(
     """Raises ReplayError where some data of the step cannot be followed to other steps."""
     others = [(t, l) for t, l in others if t is not tape and _alike(t, tape)]
     data: dict[Ref, Source | None] = {}
-    lost: list[Ref] = []
+    lost: dict[Ref, Values] = {}
     for number, ref in enumerate(tape.data):
         values = [
             (tape.constants[ref], log),
             *((t.constants[t.data[number]], l) for t, l in others),
         ]
-        source = _source(values)
+        source = _source(values, TAPPED)
         if source is not None or (others and _all_equal(values)):
             data[ref] = source
         else:
-            lost.append(ref)
+            lost[ref] = values
     later, unknown = _later_batches(tape, log, others)
     data |= later
-    lost += unknown
+    lost |= unknown
     made = _made(tape, log)
-    reaching = _reach_roots(tape, lost, made)
-    if reaching:
-        shape = tuple(tape.geometry[reaching[0].index].size)
+    for ref in _reach_roots(tape, list(lost), made):
+        held = _source(lost[ref], {VARIABLE})
+        if held is not None:
+            data[ref] = held
+            continue
+        shape = tuple(tape.geometry[ref.index].size)
         raise ReplayError(
             f"a tensor of the data of shape {shape} could not be followed to other steps: it is no argument of "
             "a module, target of a loss, part of a DataLoader's batch or variable where backward is called"
@@ -77,15 +91,27 @@ def map_data(
     return DataMap(tape, data, made)
 
 
+def needs_variables(pairs: Sequence[tuple[StepTape, StepLog]]) -> bool | None:
+    """Whether something that the last of the taped steps needs was seen in a variable alone; None: not known yet."""
+    if not pairs:
+        return None
+    try:
+        needed = map_data(*pairs[-1], pairs).uses_variables
+    except ReplayError:
+        needed = False  # what is lost is lost with variables too
+    # A second taped step tells what never changes, a mask or a table.
+    return needed if len(pairs) > 1 else None
+
+
 def _later_batches(
     tape: StepTape, log: StepLog, others: Sequence[tuple[StepTape, StepLog]]
-) -> tuple[dict[Ref, Source], list[Ref]]:
+) -> tuple[dict[Ref, Source], dict[Ref, Values]]:
     """Whole numbers that the step itself made out of nothing while it was taped: a second micro-batch.
 
     They are the data of another step only if they differ there. Floats made that way are noise, and stay.
     """
     found: dict[Ref, Source] = {}
-    lost: list[Ref] = []
+    lost: dict[Ref, Values] = {}
     known = set(tape.data)
     others = [(t, l) for t, l in others if len(t.geometry) == len(tape.geometry)]
     for ref, value in tape.constants.items():
@@ -95,15 +121,15 @@ def _later_batches(
         values += [(t.constants[ref], l) for t, l in others if ref in t.constants]
         if len(values) == 1 or _all_equal(values):
             continue
-        source = _source(values)
+        source = _source(values, TAPPED)
         if source is None:
-            lost.append(ref)
+            lost[ref] = values
         else:
             found[ref] = source
     return found, lost
 
 
-def _all_equal(values: Sequence[tuple[Tensor, StepLog]]) -> bool:
+def _all_equal(values: Values) -> bool:
     return all(_equal(values[0][0], other) for other, _ in values[1:])
 
 
@@ -115,10 +141,10 @@ def _alike(one: StepTape, other: StepTape) -> bool:
     )
 
 
-def _source(pairs: Sequence[tuple[Tensor, StepLog]]) -> Source | None:
+def _source(pairs: Values, kinds: Container[str] = ORDER) -> Source | None:
     value, log = pairs[0]
     candidates = sorted(log.data.items(), key=lambda item: (ORDER[item[0][0]], item[0]))
-    for source, seen in candidates:
+    for source, seen in (item for item in candidates if item[0][0] in kinds):
         if _equal(value, seen) and all(
             source in l.data and _equal(v, l.data[source]) for v, l in pairs[1:]
         ):

@@ -114,7 +114,7 @@ TORCHS_OWN = frozenset({"aten", "prim", "prims", "torch", "_c10d_functional", "c
 
 
 def is_foreign(op: Op) -> bool:
-    """An operator that somebody registered (`torch.library`, a C++ extension): its backward is theirs."""
+    """An operator that somebody registered (a custom op of torch, a C++ extension): its backward is theirs."""
     func = op.func
     if isinstance(func, torch._ops.OpOverload):
         return func.namespace not in TORCHS_OWN

@@ -137,6 +137,8 @@ class Keeper:
         """Decay by hand, which a replay must repeat."""
         self.allowed: Callable[[int], bool] = lambda step: True
         """Asked before each later snapshot: a copy of a large model is no small thing."""
+        self.looks_at_variables = True
+        """Until it is known that the taps see all that a step needs: a look takes tens of microseconds."""
         self._log: StepLog | None = None
         self._seen: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._counts: dict[str, int] = {}
@@ -208,7 +210,8 @@ class Keeper:
             log.scale = event.scale
             log.losses += [root.detach().sum().clone() for root in event.roots]
             log.clips.clear()
-            self._keep_variables(log)
+            if self.looks_at_variables:
+                self._keep_variables(log)
         elif isinstance(event, Clipped):
             log.clips.append((event.kind, event.limit, self._names_of(event)))
         elif isinstance(event, GradsCleared):

@@ -7,8 +7,10 @@ name, and at the next step it has it again.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from types import FrameType
+from collections import UserDict
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from types import CodeType, FrameType
 from typing import Any
 from zlib import crc32
 
@@ -30,42 +32,49 @@ def data_variables() -> Iterator[tuple[int, int, Tensor]]:
     found = 0
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if kind_of(frame.f_code.co_filename) == "script":
+        code = frame.f_code
+        if kind_of(code.co_filename) == "script":
             for name, place, tensor in _in_frame(frame):
-                yield crc32(f"{frame.f_code.co_qualname}.{name}".encode()), place, tensor
+                yield _number(code, name), place, tensor
                 found += 1
                 if found >= MOST:
                     return
         frame = frame.f_back
 
 
+@lru_cache(maxsize=1024)
+def _number(code: CodeType, name: str) -> int:
+    return crc32(f"{code.co_qualname}.{name}".encode())
+
+
 def _in_frame(frame: FrameType) -> list[tuple[str, int, Tensor]]:
     variables = frame.f_locals
+    # One look at each; most variables of a script are numbers, functions and modules.
+    holders = [(name, held) for name, held in variables.items() if isinstance(held, _HOLDERS)]
     found = [
         (name, place, value)
-        for name, held in variables.items()
-        for place, value in enumerate(_tensors(held))
+        for name, held in holders
+        for place, value in enumerate(_values(held))
         if _is_data(value)
     ]
     # Before Python 3.13 this is a copy that the frame keeps: it would keep the script's tensors alive.
     if frame.f_code.co_flags & _OPTIMIZED and isinstance(variables, dict):
-        for name in [name for name, held in variables.items() if any(_is_tensor(held))]:
-            del variables[name]
+        for name, held in holders:
+            if any(isinstance(value, Tensor) for value in _values(held)):
+                del variables[name]
     return found
 
 
-def _is_tensor(held: Any) -> Iterator[bool]:
-    return (isinstance(value, Tensor) for value in _tensors(held))
+# UserDict: the batches of Hugging Face.
+_HOLDERS = (Tensor, tuple, list, dict, UserDict)
 
 
-def _tensors(held: Any) -> Iterable[Any]:
+def _values(held: Any) -> Iterable[Any]:
     if isinstance(held, Tensor):
         return (held,)
-    if isinstance(held, tuple | list) and len(held) <= MOST:
-        return held
-    if isinstance(held, Mapping) and len(held) <= MOST:
-        return list(held.values())
-    return ()
+    if len(held) > MOST:
+        return ()
+    return held if isinstance(held, tuple | list) else list(held.values())
 
 
 def _is_data(value: Any) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from traindoctor.kernels.arguments import Settings, checked_settings
 from traindoctor.kernels.cross_entropy.autograd import Call
 from traindoctor.kernels.softmax_rows import accumulation_dtype
 
-_LIBRARY = torch.library.Library("traindoctor", "FRAGMENT")
+_LIBRARY = library.Library("traindoctor", "FRAGMENT")
 _OPTIONS = (
     "int ignore_index, str reduction, float label_smoothing, float z_loss, bool check_targets, "
     "str impl"
@@ -89,8 +89,8 @@ def _backward_fake(
 
 _LIBRARY.impl("cross_entropy_forward", _forward, "CompositeExplicitAutograd")
 _LIBRARY.impl("cross_entropy_backward", _backward, "CompositeExplicitAutograd")
-torch.library.register_fake("traindoctor::cross_entropy_forward", _forward_fake, lib=_LIBRARY)
-torch.library.register_fake("traindoctor::cross_entropy_backward", _backward_fake, lib=_LIBRARY)
+library.register_fake("traindoctor::cross_entropy_forward", _forward_fake, lib=_LIBRARY)
+library.register_fake("traindoctor::cross_entropy_backward", _backward_fake, lib=_LIBRARY)
 
 
 class TracedCrossEntropy(torch.autograd.Function):

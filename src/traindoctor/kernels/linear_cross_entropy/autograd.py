@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.autograd.function import FunctionCtx
 
 from traindoctor.kernels.arguments import Settings, check_range, reduce_losses
@@ -14,7 +14,7 @@ from traindoctor.kernels.linear_cross_entropy.reference import reference
 from traindoctor.kernels.scale import scale_
 from traindoctor.kernels.softmax_rows import accumulation_dtype
 
-_LIBRARY = torch.library.Library("traindoctor", "FRAGMENT")
+_LIBRARY = library.Library("traindoctor", "FRAGMENT")
 # operands: the dtype of the products; wants: gradients of (hidden, weight, bias); upstream: gradient
 # of the loss, absent for 1. Gradients that are not wanted come back empty.
 _LIBRARY.define(
@@ -111,7 +111,7 @@ def _run_fake(
 
 
 _LIBRARY.impl("linear_cross_entropy", run, "CompositeExplicitAutograd")
-torch.library.register_fake("traindoctor::linear_cross_entropy", _run_fake, lib=_LIBRARY)
+library.register_fake("traindoctor::linear_cross_entropy", _run_fake, lib=_LIBRARY)
 
 
 class LinearCrossEntropy(torch.autograd.Function):
