@@ -38,7 +38,8 @@ class Part:
         self.calls = 0
         self.last_step: int | None = None
         self.costs: deque[float] = deque(maxlen=CALLS_REMEMBERED)
-        self.first = 0.0
+        self.price = 0.0
+        """What a call usually costs."""
 
     def overdue(self, step: int) -> float:
         """1 when its wish is just met; a part that never ran comes first."""
@@ -46,9 +47,15 @@ class Part:
             return float("inf")
         return (step - self.last_step) / self.every
 
-    @property
-    def price(self) -> float:
-        return median(self.costs) if self.costs else self.first / FIRST_USE
+    def ran(self, step: int, seconds: float) -> None:
+        """The first call pays for the kernels' first use: a guess at the price."""
+        self.calls += 1
+        self.last_step = step
+        if self.calls > 1:
+            self.costs.append(seconds)
+            self.price = median(self.costs)
+        else:
+            self.price = seconds / FIRST_USE
 
 
 class Governor:
@@ -63,17 +70,14 @@ class Governor:
         self.spent = 0.0
         self.earned_time = 0.0
         self.parts: dict[str, Part] = {}
+        self.step_seconds = 0.0
+        """Seconds of an ordinary step, 0 before the first one."""
         self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
         self._chosen: tuple[int, set[str]] | None = None
 
     def add(self, name: str, every: int) -> None:
         self.parts[name] = Part(max(1, every))
         self._chosen = None
-
-    @property
-    def step_seconds(self) -> float:
-        """Seconds of an ordinary step, 0 before the first one."""
-        return median(self._steps) if self._steps else 0.0
 
     @property
     def cap(self) -> float:
@@ -86,6 +90,9 @@ class Governor:
             return self._chosen[1]  # several ask for the same step
         chosen: set[str] = set()
         left = self.credit + self.advance
+        if left <= 0.0 and all(part.calls for part in self.parts.values()):
+            self._chosen = (step, chosen)
+            return chosen
         for name, part in sorted(
             self.parts.items(), key=lambda item: item[1].overdue(step), reverse=True
         ):
@@ -100,15 +107,9 @@ class Governor:
         return chosen
 
     def ran(self, name: str, step: int, seconds: float) -> None:
-        """A part ran in this step. Its first call pays for the kernels' first use: a guess at its price."""
-        part = self.parts[name]
+        """A part ran in this step."""
         self._chosen = None
-        part.calls += 1
-        part.last_step = step
-        if part.calls > 1:
-            part.costs.append(seconds)
-        else:
-            part.first = seconds
+        self.parts[name].ran(step, seconds)
 
     def pay(self, seconds: float) -> None:
         """From what was earned; the rest is lent."""
@@ -126,6 +127,7 @@ class Governor:
         if known > 0:
             seconds = min(seconds, LONG_STEP * known)
         self._steps.append(seconds)
+        self.step_seconds = median(self._steps)
         self._chosen = None
         self.earned_time += seconds
         earned = self.budget * seconds

@@ -36,12 +36,14 @@ class Keeping:
     def on(self, event: Event, step: int) -> None:
         if self.keeper is None:
             return
-        began, kept = time.thread_time_ns(), self.keeper.recent
+        kept = self.keeper.recent
+        began = time.thread_time_ns() if self.keeper.wants(step) else None
         try:
             self.keeper.on(event, step)
             if self._asked is not None and self._asked != len(self.patient.tapes):
                 self._ask(self.keeper)
-            self._seconds += (time.thread_time_ns() - began) * 1e-9
+            if began is not None:
+                self._seconds += (time.thread_time_ns() - began) * 1e-9
             if self.keeper.recent is not kept:
                 # The copy, and all the batches that were kept for the one before.
                 self.governor.ran(PART, step, self._seconds)

@@ -30,6 +30,8 @@ class Panel:
         self.rest = rest
         self._fault = fault
         self._hearers: dict[tuple[type, bool], list[Probe]] = {}
+        self._awake: list[Probe] | None = None
+        self._openers: list[Probe] | None = None
         self._roused: set[str] = set()
         self._costs: dict[str, float] = {}
         for probe in self.probes:
@@ -62,6 +64,17 @@ class Panel:
             ]
         return self._hearers[key]
 
+    def _closing(self, attentive: bool) -> list[Probe]:
+        """The probes that were awake in this step."""
+        if attentive:
+            return list(self.probes)
+        if self._roused:
+            asleep = self.rest.resting - self._roused
+            return [probe for probe in self.probes if probe.name not in asleep]
+        if self._awake is None:
+            self._awake = [probe for probe in self.probes if probe.name not in self.rest.resting]
+        return list(self._awake)
+
     def _rouses(self, probe: Probe, event: Event) -> bool:
         """Whether an evaluation pass wakes a resting probe; it then closes this step as well."""
         if probe.name not in ROUSED or getattr(event, "wants_grad", True):
@@ -72,32 +85,36 @@ class Panel:
     def _tell(self, probe: Probe, event: Event) -> None:
         free = probe.cost == "free"
         due = free or probe.name in self._due
-        if free and not self.rest.measuring:
-            self._guarded(probe, probe.on, event, due=True)
+        if not self._priced(free, due):
+            self._guarded(probe, probe.on, event, due=due)
             return
         began = time.thread_time_ns()
         self._guarded(probe, probe.on, event, due=due)
         spent = (time.thread_time_ns() - began) * 1e-9
         self._costs[probe.name] = self._costs.get(probe.name, 0.0) + spent
 
+    def _priced(self, free: bool, due: bool) -> bool:
+        """Whether anyone asks what this probe costs now: to read the clock twice takes longer than many of them."""
+        return self.rest.measuring or (due and not free)
+
     def close(self, step: int, writer: RecordWriter) -> int:
         """Each one writes its numbers, and what it cost is known. Gives the nanoseconds that no clock of ours saw."""
         hidden_ns = 0
         attentive = self.rest.attentive(step)
-        for probe in list(self.probes):
-            resting = not attentive and probe.name in self.rest.resting
-            if resting and probe.name not in self._roused:
-                continue
+        for probe in self._closing(attentive):
             governed = probe.cost != "free"
             due = not governed or probe.name in self._due
-            began = time.thread_time_ns()
-            self._guarded(probe, probe.close_step, step, writer, due=due)
-            spent = (time.thread_time_ns() - began) * 1e-9 + self._costs.get(probe.name, 0.0)
             hidden = getattr(probe, "hidden_seconds", 0.0)
             if hidden:
-                spent += hidden
                 hidden_ns += int(hidden * 1e9)
                 probe.hidden_seconds = 0.0  # type: ignore[attr-defined]
+            if not self._priced(not governed, due):
+                self._guarded(probe, probe.close_step, step, writer, due=due)
+                continue
+            began = time.thread_time_ns()
+            self._guarded(probe, probe.close_step, step, writer, due=due)
+            spent = (time.thread_time_ns() - began) * 1e-9
+            spent += hidden + self._costs.get(probe.name, 0.0)
             if due and governed and probe.name in self.governor.parts:
                 self.governor.ran(probe.name, step, spent)
             else:
@@ -111,14 +128,19 @@ class Panel:
         before = self.rest.resting
         self.rest.end_step(step, self.governor.step_seconds)
         if self.rest.resting != before:
-            self._hearers.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Who is told of what has changed."""
+        self._hearers.clear()
+        self._awake = self._openers = None
 
     def opened(self) -> None:
         """All of our work after a step is done, and the next one begins."""
-        for probe in list(self.probes):
-            opened = getattr(probe, "opened", None)
-            if opened is not None:
-                self._guarded(probe, opened)
+        if self._openers is None:
+            self._openers = [probe for probe in self.probes if hasattr(probe, "opened")]
+        for probe in list(self._openers):
+            self._guarded(probe, probe.opened)  # type: ignore[attr-defined]
 
     def finish(self, writer: RecordWriter) -> None:
         """The run has ended."""
@@ -133,5 +155,5 @@ class Panel:
         except Exception as error:  # a probe may fail; the run may not
             self._fault(f"probe {probe.name}", error)
             self.probes.remove(probe)
-            self._hearers.clear()
+            self._forget()
             self.governor.parts.pop(probe.name, None)

@@ -71,8 +71,14 @@ class Taping:
         return self._asked or step in ALWAYS or PART in self.governor.choose(step)
 
     def on(self, event: Event, step: int) -> None:
-        """Every event of the run, before any probe has seen it."""
-        began = time.thread_time()
+        """Every event of the run, before any probe has seen it. Its price is asked while a step is taped."""
+        taped = self._recorder is not None
+        began = time.thread_time() if taped else 0.0
+        self._hear(event, step)
+        if taped:
+            self._seconds += time.thread_time() - began
+
+    def _hear(self, event: Event, step: int) -> None:
         kind = type(event)
         if self.patient.crash is None:
             self.crashes.on(event, step)
@@ -107,7 +113,6 @@ class Taping:
                 self._finish(step)
             if id(event.optimizer) not in self._held:
                 self._learn(event.optimizer, step)
-        self._seconds += time.thread_time() - began
 
     def _learn(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         """What a new stage trains was never taped: its second step is."""

@@ -86,20 +86,20 @@ class CrashKeeper:
             self._see(kind, event.batch)  # type: ignore[union-attr]
         elif kind == "backward begins":
             for root in event.roots:  # type: ignore[union-attr]
-                if not root.is_cuda and not math.isfinite(float(root.detach().sum())):
-                    self._keep(step, "forward", float(root.detach().sum()))
+                if not root.is_cuda and not math.isfinite(value := _total(root)):
+                    self._keep(step, "forward", value)
                     return
         elif kind == "backward ended":
             if self._gradients_broken():
-                root = event.roots[0]  # type: ignore[union-attr]
-                self._keep(step, "backward", float(root.detach().sum()))
+                self._keep(step, "backward", _total(event.roots[0]))  # type: ignore[union-attr]
         else:
             self._data.clear()
             self._counts.clear()
 
     def _see(self, kind: str, tree: Any) -> None:
         number = self._counts[kind] = self._counts.get(kind, -1) + 1
-        for place, tensor in enumerate(tensors_in(_plain(tree))):
+        found = (tree,) if isinstance(tree, Tensor) else tensors_in(_plain(tree))
+        for place, tensor in enumerate(found):
             if not tensor.requires_grad:
                 self._data[kind, number, place] = tensor
 
@@ -114,10 +114,9 @@ class CrashKeeper:
             if not chosen:
                 return False
             self._watched = chosen[:NUM_WATCHED]
-        return any(
-            p.grad is not None and not math.isfinite(float(local(p.grad).detach().sum()))
-            for p in self._watched
-        )
+        # The first use of an operation after a pass costs most of it: nothing but sums and reads.
+        grads = (p.grad for p in self._watched)
+        return any(g is not None and not math.isfinite(local(g).sum().item()) for g in grads)
 
     def _keep(self, step: int, phase: Literal["forward", "backward"], value: float) -> None:
         for number, place, tensor in data_variables():
@@ -133,3 +132,8 @@ class CrashKeeper:
         finite = all(bool(torch.isfinite(p).all()) for _, p in named)
         self.crash = Crash(step, phase, value, kept, log, finite, largest)
         self._data.clear()
+
+
+def _total(root: Tensor) -> float:
+    """The value of what backward is called on; roots are nearly always one number."""
+    return root.item() if root.numel() == 1 else float(root.detach().sum())

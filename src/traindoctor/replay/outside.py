@@ -63,8 +63,8 @@ class OutsideChanges:
     def nearest(self, step: int) -> Outside | None:
         return min(self.found, key=lambda one: abs(one.step - step), default=None)
 
-    @torch.no_grad()
     def on(self, event: Event, step: int) -> None:
+        """Every event of the run. All that is computed with is detached."""
         if isinstance(event, StepBegin):
             if self._met:
                 self._close(self._samples())

@@ -184,7 +184,7 @@ class Keeper:
         if self.refusal is not None:
             return
         self.outside.on(event, step)
-        if not self._wants(step):
+        if not self.wants(step):
             return
         if self._log is None or self._log.step != step:
             self._log = StepLog(step)
@@ -219,8 +219,8 @@ class Keeper:
         elif isinstance(event, StepBegin):
             self._stepped(log, event.optimizer)
 
-    def _wants(self, step: int) -> bool:
-        """Decided at the first event of a step."""
+    def wants(self, step: int) -> bool:
+        """Whether the data of this step are kept: decided at its first event."""
         if self._decided[0] != step:
             wanted = step % EVERY == 0 or any(not s.complete for s in self.kept)
             self._decided = (step, wanted)
