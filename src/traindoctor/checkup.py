@@ -23,8 +23,9 @@ SECONDS = 40.0
 TRAINING_SECONDS = 12.0
 # Part of every check-up, though no check of the diagnosis may ask for them.
 ALWAYS = ("finite_difference", "overfit_batch", "precision_ladder")
-# On request: every module alone. It costs several times the rest.
+# On request: every module alone. It costs several times the rest and has seconds of its own.
 LAYERS = ("layers_alone",)
+LAYERS_SECONDS = 60.0
 # With one batch in hand nothing can be said about how batches follow each other.
 OVER_BATCHES = frozenset(
     {"batch-not-changing", "data-not-shuffled", "labels-unrelated", "overfitting"}
@@ -40,9 +41,9 @@ class Checkup:
     """Exam -> the causes it was made for."""
     exams: tuple[ExamResult, ...]
     unmade: tuple[str, ...] = ()
+    """Exams that were wanted when the time was up."""
     decode: Callable[[list[int]], Any] | None = None
     """Makes text of tokens, where a tokenizer is known."""
-    """Exams that were wanted when the time was up."""
 
 
 def check(
@@ -59,7 +60,7 @@ def check(
 
     `batch` is one batch, or a list or loader of several (better). Model and optimizer are copied: yours stay as
     they are. `loss_fn(model, batch)` gives the scalar that training will call backward on. `seconds` is the time
-    for exams; `layers` tests every module alone as well.
+    for exams; `layers` tests every module alone as well, for up to a minute more.
     """
     made = checkup(model, batch, loss_fn, optimizer, steps=steps, seconds=seconds, layers=layers)
     return made.diagnosis
@@ -166,8 +167,8 @@ def examining(seconds: float, *, layers: bool = False) -> dict[str, Any]:
     return {
         "stop_seconds": TRAINING_SECONDS,
         "exam_seconds": seconds / 2,
-        "after": seconds / 2,
-        "also": (*ALWAYS, *(LAYERS if layers else ())),
+        "after": seconds / 2 + (LAYERS_SECONDS if layers else 0.0),
+        "also": (*(LAYERS if layers else ()), *ALWAYS),
     }
 
 

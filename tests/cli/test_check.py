@@ -73,6 +73,10 @@ def test_a_leak_is_found_before_training(tmp_path: Path) -> None:
     assert result.return_value == 1, result.output
     said = json.loads((tmp_path / "v.json").read_text())
     assert said["causes"][0]["cause"] == "causal-mask-leak"
+    rows = {row["exam"]: row for row in said["exams"]}
+    assert rows["dependence"]["verdict"] == "CONFIRMED: causal-mask-leak"
+    assert rows["dependence"]["value"] > 100 * rows["dependence"]["noise"] > 0
+    assert rows["tape_gradient"]["verdict"] == "ok"
     lines = result.output.splitlines()
     assert lines[0].split() == "exam what was measured value expected noise verdict".split()
     assert lines[1].startswith("who sees which token  ")

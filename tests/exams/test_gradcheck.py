@@ -79,15 +79,16 @@ def floats_only(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return kernel
 
 
-CASES = {
-    "name": st.sampled_from(sorted(FUNCTIONS)),
+SHAPES = {
     "seed": st.integers(0, 10**6),
     "rows": st.integers(2, 7),
     "inner": st.integers(2, 6),
     "columns": st.integers(2, 6),
 }
+CASES = {"name": st.sampled_from(sorted(FUNCTIONS)), **SHAPES}
 QUICK = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-FULL = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+# A thousand in all.
+FULL = settings(QUICK, max_examples=-(-1000 // len(FUNCTIONS)))
 
 
 def no_false_failure(name: str, seed: int, rows: int, inner: int, columns: int) -> None:
@@ -105,9 +106,10 @@ def test_a_right_gradient_never_fails(name, seed, rows, inner, columns) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # four minutes of one core
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
 @FULL
-@given(**CASES)
+@given(**SHAPES)
 def test_a_thousand_right_gradients_never_fail(name, seed, rows, inner, columns) -> None:
     no_false_failure(name, seed, rows, inner, columns)
 

@@ -46,7 +46,8 @@ def test_checklist(case: str) -> None:
         ExamResult("positions", 0, "refused", {}, "a next-token model"),
         ExamResult("overfit_batch", 0, "done", {"of another": "version"}),
     ]
-    text = checklist.report(CASES[case](), asked, exams, ["precision_ladder"], width=110)
+    table = checklist.lines(CASES[case](), asked, exams, ["precision_ladder"])
+    text = checklist.report(CASES[case](), asked, table, width=110)
     compare(text, f"checklist-{case}.txt")
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     "--each-module",
     "layers",
     is_flag=True,
-    help="Also test every module alone by finite differences, on its real inputs (slow).",
+    help="Also test every module alone by finite differences, on its real inputs (up to a minute more).",
 )
 @click.argument("target", required=False, metavar="[SCRIPT.PY | PATIENT.PY]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
@@ -95,16 +95,16 @@ def tell(found: Checkup, json_file: str | None) -> int:
     from traindoctor.report import checklist, first_rows, terminal
     from traindoctor.report import json as json_report
 
+    table = checklist.lines(found.diagnosis, found.asked, found.exams, found.unmade)
     if json_file is not None:
-        json_report.write(found.diagnosis, json_file)
+        rows = [line.as_dict() for line in table]
+        json_report.write(found.diagnosis, json_file, exams=rows)
     if json_file != "-":
         width = terminal.width_of(sys.stdout)
-        click.echo(
-            checklist.report(found.diagnosis, found.asked, found.exams, found.unmade, width=width)
-        )
-        rows = first_rows.report(found.exams, found.decode, width=width)
-        if rows:
-            click.echo(rows)
+        click.echo(checklist.report(found.diagnosis, found.asked, table, width=width))
+        first = first_rows.report(found.exams, found.decode, width=width)
+        if first:
+            click.echo(first)
         terminal.show(found.diagnosis, sys.stdout)
     return STATUS[found.diagnosis.verdict]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from traindoctor.checks.base import Finding
 from traindoctor.diagnosis import Diagnosis
 from traindoctor.record import ExamResult
+from traindoctor.report.json import plain
 from traindoctor.report.measured import EXAMS, Measured
 from traindoctor.report.words import number as full_number
 
@@ -30,16 +32,23 @@ def number(value: float | str | None) -> str:
 class Line:
     """One row of the table."""
 
-    exam: str
+    exam: str | None
+    """None: the course of the first steps."""
     measured: str
-    value: str
-    expected: str
-    noise: str
     verdict: str
+    value: float | str | None = None
+    expected: float | str | None = None
+    noise: float | None = None
 
     @property
     def cells(self) -> tuple[str, ...]:
-        return (self.exam, self.measured, self.value, self.expected, self.noise, self.verdict)
+        title = COURSE if self.exam is None else _title(self.exam)
+        numbers = (number(self.value), number(self.expected), number(self.noise))
+        return (title, self.measured, *numbers, self.verdict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`: the numbers as they are."""
+        return {name: plain(value) for name, value in asdict(self).items()}
 
 
 def lines(
@@ -60,9 +69,7 @@ def lines(
     for name in (*EXAMS, *(name for name in latest if name not in EXAMS)):
         if name in latest and name not in guilty:
             made.append(_quiet(latest[name], cleared.intersection(asked.get(name, ()))))
-    made += [
-        Line(_title(name), "allow more with --seconds", "-", "-", "-", "no time") for name in unmade
-    ]
+    made += [Line(name, "allow more with --seconds", "no time") for name in unmade]
     return made
 
 
@@ -77,28 +84,24 @@ def latest_results(exams: Iterable[ExamResult]) -> dict[str, ExamResult]:
 
 def _found(found: Finding, exam_of: Mapping[str, str]) -> Line:
     exam = exam_of.get(found.cause)
-    title = _title(exam) if exam else COURSE
     verdict = f"{found.status.upper()}: {found.cause}"
     if not found.evidence:
-        return Line(title, found.summary, "-", "-", "-", verdict)
+        return Line(exam, found.summary, verdict)
     best = found.evidence[0]
-    cells = (number(best.value), number(best.expected), number(best.noise))
-    return Line(title, best.measure, *cells, verdict)
+    return Line(exam, best.measure, verdict, best.value, best.expected, best.noise)
 
 
 def _quiet(result: ExamResult, cleared: Iterable[str]) -> Line:
     """An exam that no finding rests on."""
-    title = _title(result.exam)
     if not result.done:
-        word = "n/a" if result.outcome == "refused" else "failed"
-        return Line(title, result.reason, "-", "-", "-", word)
+        return Line(result.exam, result.reason, "n/a" if result.outcome == "refused" else "failed")
     one = _measured(result)
     if one is None:
-        return Line(title, "done", "-", "-", "-", "ok" if any(cleared) else "-")
+        return Line(result.exam, "done", "ok" if any(cleared) else "-")
     # Where no check asks, the exam's own answer counts; a measurement without an answer only informs.
     fine = True if any(cleared) else one.fine
     word = "-" if fine is None else ("ok" if fine else "look at this")
-    return Line(title, one.text, number(one.value), number(one.expected), number(one.noise), word)
+    return Line(result.exam, one.text, word, one.value, one.expected, one.noise)
 
 
 def _title(exam: str) -> str:
@@ -117,13 +120,12 @@ def _measured(result: ExamResult) -> Measured | None:
 def report(
     diagnosis: Diagnosis,
     asked: Mapping[str, Iterable[str]],
-    exams: Iterable[ExamResult] = (),
-    unmade: Iterable[str] = (),
+    table: Iterable[Line],
     *,
     width: int = 100,
 ) -> str:
     """A plain table, and below it the causes that the course of the first steps clears."""
-    rows = [HEAD, *(line.cells for line in lines(diagnosis, asked, exams, unmade))]
+    rows = [HEAD, *(line.cells for line in table)]
     sizes = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     sizes[1] = min(sizes[1], max(LEAST_WIDTH, width - sum(sizes) + sizes[1] - 2 * (len(HEAD) - 1)))
     text = []

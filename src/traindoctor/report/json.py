@@ -86,20 +86,21 @@ def plain(value: Any) -> Any:
     return number if math.isfinite(number) else str(number)
 
 
-def report(diagnosis: Diagnosis) -> str:
-    return json.dumps(as_dict(diagnosis), indent=1, ensure_ascii=False) + "\n"
+def report(diagnosis: Diagnosis, **more: Any) -> str:
+    """`more`: fields that only one command has."""
+    return json.dumps({**as_dict(diagnosis), **more}, indent=1, ensure_ascii=False) + "\n"
 
 
-def write(diagnosis: Diagnosis, path: Path | str) -> None:
+def write(diagnosis: Diagnosis, path: Path | str, **more: Any) -> None:
     """Writes the file whole or not at all; `-` is standard output."""
     if str(path) == "-":
-        print(report(diagnosis), end="")
+        print(report(diagnosis, **more), end="")
         return
     target = Path(path)
     part = target.with_name(target.name + ".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(report(diagnosis), encoding="utf-8")
+        part.write_text(report(diagnosis, **more), encoding="utf-8")
         part.replace(target)
     except OSError as error:
         raise TraindoctorError(f"cannot write the verdict to {path}: {error}") from error
