@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -157,7 +157,7 @@ def examined(
             pass  # it has trained enough
         finally:
             doctor.finish()
-        return judged(folder, doctor.asked, doctor.unmade, skipped)
+        return judged(folder, skipped)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -172,13 +172,8 @@ def examining(seconds: float, *, layers: bool = False) -> dict[str, Any]:
     }
 
 
-def judged(
-    folder: Path,
-    asked: dict[str, set[str]],
-    unmade: Sequence[str],
-    skipped: frozenset[str] = frozenset(),
-) -> Checkup:
-    """The verdict on what the folder holds."""
+def judged(folder: Path, skipped: frozenset[str] = frozenset()) -> Checkup:
+    """The verdict on what the folder holds. The doctor that made the exams may have lived in a child process."""
     record = open_record(folder) if list(folder.glob("record-*.sqlite")) else None
     if record is None or not record.num_steps:
         raise TraindoctorError(
@@ -186,4 +181,6 @@ def judged(
             "or a file with a patient() function"
         )
     checks = [check for check in CHECKS if check.slug not in skipped]
-    return Checkup(diagnose(record, checks=checks), asked, record.exam_results, tuple(unmade))
+    asked = {exam: set(causes) for exam, causes in (record.fact("doctor.asked") or {}).items()}
+    unmade = tuple(record.fact("doctor.unmade") or ())
+    return Checkup(diagnose(record, checks=checks), asked, record.exam_results, unmade)

@@ -200,9 +200,12 @@ class Doctor:
             self.watch.record_writer.note("fault", f"the doctor failed: {text}")
         except KeyboardInterrupt:
             self._say("examining was cut short")
-        self.watch.record_writer.fact("doctor.seconds", self.pace.spent)
+        writer = self.watch.record_writer
+        writer.fact("doctor.seconds", self.pace.spent)
+        writer.fact("doctor.asked", {exam: sorted(causes) for exam, causes in self.asked.items()})
+        writer.fact("doctor.unmade", self.unmade)
         if self.diagnosis is not None:
-            self.watch.record_writer.fact("verdict", as_dict(self.diagnosis))
+            writer.fact("verdict", as_dict(self.diagnosis))
         self.watch.close(status)
         for tell in self.when_finished:
             try:

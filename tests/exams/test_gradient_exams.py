@@ -522,6 +522,29 @@ def test_finite_differences_are_a_second_opinion(model, data, fault, outcome) ->
     assert len(found["directions"]) >= 3
 
 
+def test_finite_differences_know_the_steps_own_rounding(model, data) -> None:
+    x, y = data
+
+    def in_bfloat16() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.cross_entropy(model(x), y)
+
+    found = perform(finite_difference, patient_of(model, in_bfloat16))
+    assert found["difference"] > 1e-4
+    assert found["noise"] > found["difference"]
+    assert found["outcome"] != "wrong"
+
+
+def test_finite_differences_leave_the_padding_row_of_a_tied_table_alone() -> None:
+    torch.manual_seed(0)
+    table = nn.Embedding(7, 5, padding_idx=0)
+    nn.init.normal_(table.weight)
+    tokens, targets = torch.tensor([0, 3, 4, 0, 2]), torch.tensor([3, 4, 1, 2, 6])
+    loss = lambda: F.cross_entropy(table(tokens) @ table.weight.T, targets)  # noqa: E731
+    found = perform(finite_difference, patient_of(table, loss))
+    assert found["outcome"] == "pass"
+
+
 def test_exams_leave_no_trace(model, data) -> None:
     patient = by_function(model, data, "none")
     for parameter in model.parameters():

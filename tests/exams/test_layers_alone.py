@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import pytest
@@ -68,13 +70,14 @@ def test_what_alone_cannot_decide_is_asked_of_the_whole_loss(factor: float) -> N
     assert type(outcome).__name__ == ("Clear" if factor == 1.0 else "Finding")
 
 
-def overfitted(targets: Tensor) -> dict[str, Any]:
+def overfitted(targets: Tensor, smoothing: float = 0.0) -> dict[str, Any]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(V, 16), nn.Flatten(), nn.Linear(16 * 3, 2))
     x = torch.randint(V, (6, 3))
     x[1] = x[0]
     made = Patient(names=Names(model), model=model)
-    made.add_tape(tape_step(lambda: F.cross_entropy(model(x), targets), model))
+    loss = functools.partial(F.cross_entropy, target=targets, label_smoothing=smoothing)
+    made.add_tape(tape_step(lambda: loss(model(x)), model))
     return dict(overfit_batch(made).values)
 
 
@@ -85,6 +88,27 @@ def test_one_batch_is_learned_down_to_its_contradictions() -> None:
     torn = overfitted(torch.tensor([0, 1, 1, 0, 1, 1]))
     assert torn["floor"] == pytest.approx(2 * 0.693147 / 6, rel=1e-4)
     assert torn["learned"]
+    # Smoothed targets of two classes: 0.95 and 0.05 are left of one, a half each of a contradiction.
+    smooth = overfitted(torch.tensor([0, 1, 1, 0, 1, 1]), smoothing=0.1)
+    one = -0.95 * math.log(0.95) - 0.05 * math.log(0.05)
+    assert smooth["floor"] == pytest.approx((4 * one + 2 * math.log(2)) / 6, rel=1e-4)
+    assert smooth["learned"]
+
+
+def test_what_a_second_look_up_tells_is_no_contradiction() -> None:
+    """The same prefix after two sources: an encoder-decoder has something to go by."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({n: nn.Embedding(V, 16) for n in ("source", "prefix")})
+    model["head"] = nn.Linear(32, 4)
+    source, prefix = torch.tensor([[1], [2]]), torch.tensor([[3], [3]])
+    made = Patient(names=Names(model), model=model)
+
+    def loss() -> Tensor:
+        joined = torch.cat([model["source"](source), model["prefix"](prefix)], -1)
+        return F.cross_entropy(model["head"](joined).flatten(0, 1), torch.tensor([0, 1]))
+
+    made.add_tape(tape_step(loss, model))
+    assert overfit_batch(made).values["floor"] == 0.0
 
 
 def test_a_gradient_that_does_not_flow_stalls() -> None:

@@ -161,16 +161,12 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: b
         "quiet": True,
         **examining(seconds, layers=layers),
     }
-    asked: dict[str, set[str]] = {}
-    unmade: list[str] = []
 
     def finish(status: int | str) -> None:
         from traindoctor import doctor
 
         if doctor.attending is not None:
             doctor.attending.finish(status)
-            asked.update(doctor.attending.asked)
-            unmade.extend(doctor.attending.unmade)
 
     try:
         arming.export(settings)
@@ -179,7 +175,7 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: b
         if status != 0 and not list(folder.glob("record-*.sqlite")):
             raise TraindoctorError(f"{target} ended with status {status} before its first step")
         decode = first_rows.find_decoder(vars(sys.modules["__main__"]))
-        return replace(judged(folder, asked, unmade), decode=decode)
+        return replace(judged(folder), decode=decode)
     finally:
         arming.disarm()
         shutil.rmtree(folder, ignore_errors=True)

@@ -17,6 +17,7 @@ from traindoctor.replay.ends import find_ends
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
+    from traindoctor.replay.sites import LossSite
     from traindoctor.replay.tape import StepTape
 
 STEPS = 80
@@ -69,9 +70,13 @@ def overfit_batch(patient: Patient) -> Mapping[str, Any]:
 
 def contradiction(tape: StepTape) -> float:
     """The least mean loss that any model can reach: entropy of the targets of places that see the same."""
-    ends = next((e for e in find_ends(tape) if e.has_classes and e.layout is not None), None)
+    found = [e for e in find_ends(tape) if e.has_classes]
+    ends = (
+        found[0] if len(found) == 1 else None
+    )  # of two look-ups (a source, a prefix) either may tell
     if ends is None or ends.layout is None:
-        return 0.0
+        sites = [site for site in tape.loss_sites if site.in_root and site.num_classes > 1]
+        return entropy(Counter([0]), sites[0]) if len(sites) == 1 else 0.0
     axis, rows, places = ends.layout
     index = (ends.index if axis == 1 else ends.index.T).tolist()
     targets = ends.loss.targets.cpu().tolist()
@@ -87,8 +92,18 @@ def contradiction(tape: StepTape) -> float:
         key = line[: place + 1] if ends.causal else (place, *line)
         seen.setdefault(key, Counter())[target] += 1
     total = sum(group.total() for group in seen.values())
-    lost = sum(n * math.log(g.total() / n) for g in seen.values() for n in g.values())
+    lost = sum(group.total() * entropy(group, ends.loss) for group in seen.values())
     return lost / total if total else 0.0
+
+
+def entropy(group: Counter[int], site: LossSite) -> float:
+    """Of targets that one prediction must serve; label smoothing spreads each of them over all classes."""
+    given = site.op.kwargs.get("label_smoothing")
+    smoothing = float(given) if isinstance(given, int | float) else 0.0
+    rest = smoothing / max(1, site.num_classes)
+    shares = [(1 - smoothing) * n / group.total() + rest for n in group.values()]
+    spread = -rest * math.log(rest) * (site.num_classes - len(shares)) if rest else 0.0
+    return spread - sum(share * math.log(share) for share in shares)
 
 
 def losses(tape: StepTape, rate: float, seconds: float) -> list[float]:
