@@ -6,14 +6,14 @@ the taped steps: the same shape, dtype and numbers there, and on every other ste
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.replay.ops import Op, Ref, is_float, refs_in
+from traindoctor.replay.ops import PARAMETER, Op, Ref, is_float, refs_in
 from traindoctor.replay.snapshot import Source, StepLog
 from traindoctor.replay.tape import StepTape
 
@@ -36,11 +36,16 @@ class DataMap:
     data: dict[Ref, Source | None]
     made: dict[Ref, Source]
     """Values made on the tape from data that has no source of its own, and are put in after they are made."""
+    shapes: dict[Ref, tuple[int, ...]] = field(default_factory=dict)
+    """Shape of the source where it is not that on the tape."""
 
     def fits(self, log: StepLog) -> bool:
         """The log has every source, in the shape that was taped."""
-        shapes = [(s, self.tape.geometry[r.index].size) for r, s in self._sources()]
+        shapes = [(s, self.shapes.get(r, self._size(r))) for r, s in self._sources()]
         return all(s in log.data and tuple(log.data[s].shape) == size for s, size in shapes)
+
+    def _size(self, ref: Ref) -> tuple[int, ...]:
+        return tuple(self.tape.geometry[ref.index].size)
 
     def _sources(self) -> Iterable[tuple[Ref, Source]]:
         yield from ((ref, source) for ref, source in self.data.items() if source is not None)
@@ -51,7 +56,8 @@ class DataMap:
         return any(source[0] == VARIABLE for _, source in self._sources())
 
     def batch(self, log: StepLog) -> dict[Ref, Tensor]:
-        return {ref: log.data[source] for ref, source in self.data.items() if source is not None}
+        found = {r: log.data[source] for r, source in self.data.items() if source is not None}
+        return found | {ref: found[ref].reshape(self._size(ref)) for ref in self.shapes}
 
     def substitute(self, log: StepLog) -> dict[Ref, Tensor]:
         return {ref: log.data[source] for ref, source in self.made.items()}
@@ -78,6 +84,10 @@ def map_data(
     data |= later
     lost |= unknown
     made = _made(tape, log)
+    tapped = _made_values(tape, log, others, set(data.values()), {"forward", "loss"})
+    made = tapped | made
+    if list(_reach_roots(tape, list(lost), made)):
+        made |= _made_values(tape, log, others, {*data.values(), *made.values()}, {VARIABLE})
     for ref in _reach_roots(tape, list(lost), made):
         held = _source(lost[ref], {VARIABLE})
         if held is not None:
@@ -88,7 +98,9 @@ def map_data(
             f"a tensor of the data of shape {shape} could not be followed to other steps: it is no argument of "
             "a module, target of a loss, part of a DataLoader's batch or variable where backward is called"
         )
-    return DataMap(tape, data, made)
+    sizes = {r: tuple(log.data[s].shape) for r, s in later.items()}
+    shapes = {r: size for r, size in sizes.items() if size != tuple(tape.geometry[r.index].size)}
+    return DataMap(tape, data, made, shapes)
 
 
 def needs_variables(pairs: Sequence[tuple[StepTape, StepLog]]) -> bool | None:
@@ -108,24 +120,25 @@ def _later_batches(
 ) -> tuple[dict[Ref, Source], dict[Ref, Values]]:
     """Whole numbers that the step itself made out of nothing while it was taped: a second micro-batch.
 
-    They are the data of another step only if they differ there. Floats made that way are noise, and stay.
+    They are the data of another step only if they differ there. Floats made that way are noise, and stay, unless
+    a module or a loss was given them, perhaps in another shape.
     """
     found: dict[Ref, Source] = {}
     lost: dict[Ref, Values] = {}
     known = set(tape.data)
     others = [(t, l) for t, l in others if len(t.geometry) == len(tape.geometry)]
     for ref, value in tape.constants.items():
-        if ref in known or is_float(value) or not others:
+        if ref in known or not others:
             continue
         values = [(value, log)]
         values += [(t.constants[ref], l) for t, l in others if ref in t.constants]
         if len(values) == 1 or _all_equal(values):
             continue
-        source = _source(values, TAPPED)
-        if source is None:
-            lost[ref] = values
-        else:
+        source = _source(values, TAPPED, _same_numbers if is_float(value) else _equal)
+        if source is not None:
             found[ref] = source
+        elif not is_float(value):
+            lost[ref] = values
     return found, lost
 
 
@@ -141,13 +154,17 @@ def _alike(one: StepTape, other: StepTape) -> bool:
     )
 
 
-def _source(pairs: Values, kinds: Container[str] = ORDER) -> Source | None:
+def _source(
+    pairs: Values,
+    kinds: Container[str] = ORDER,
+    same: Callable[[Tensor, Tensor], bool] | None = None,
+) -> Source | None:
+    """Where every one of the taped steps saw its value."""
     value, log = pairs[0]
+    same = same or _equal
     candidates = sorted(log.data.items(), key=lambda item: (ORDER[item[0][0]], item[0]))
     for source, seen in (item for item in candidates if item[0][0] in kinds):
-        if _equal(value, seen) and all(
-            source in l.data and _equal(v, l.data[source]) for v, l in pairs[1:]
-        ):
+        if same(value, seen) and _seen_as(source, pairs[1:], same):
             return source
     return None
 
@@ -161,6 +178,10 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
         return False
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _same_numbers(a: Tensor, b: Tensor) -> bool:
+    return a.numel() == b.numel() and _equal(a.flatten(), b.flatten())
 
 
 def _made(tape: StepTape, log: StepLog) -> dict[Ref, Source]:
@@ -179,6 +200,43 @@ def _made(tape: StepTape, log: StepLog) -> dict[Ref, Source]:
                             found.setdefault(ref, source)
                 break
     return found
+
+
+def _made_values(
+    tape: StepTape,
+    log: StepLog,
+    others: Sequence[tuple[StepTape, StepLog]],
+    known: Container[Source | None],
+    kinds: Container[str],
+) -> dict[Ref, Source]:
+    """Values that the step draws or computes while it is taped (a second micro-batch) and that a log has seen."""
+    seen = {
+        source: tensor
+        for source, tensor in log.data.items()
+        if source[0] in kinds and source not in known and tensor.numel() > 1
+    }
+    shapes = {(tuple(t.shape), t.dtype) for t in seen.values()}
+    candidates = [
+        ref
+        for ref, op in tape.producer.items()
+        if not op.hangs_on & PARAMETER
+        and any(tape.geometry[ref.index].size == shape for shape, _ in shapes)
+    ]
+    if not candidates:
+        return {}
+    pairs = [(tape, log), *((t, l) for t, l in others if len(t.geometry) == len(tape.geometry))]
+    replays = [(t.replay(want=candidates), l) for t, l in pairs[:2]]
+    found: dict[Ref, Source] = {}
+    for ref in candidates:
+        values = [(replay[ref].detach(), l) for replay, l in replays]
+        source = next((s for s in seen if _seen_as(s, values, _equal)), None)
+        if source is not None:
+            found[ref] = source
+    return found
+
+
+def _seen_as(source: Source, values: Values, same: Callable[[Tensor, Tensor], bool]) -> bool:
+    return all(source in log.data and same(value, log.data[source]) for value, log in values)
 
 
 def _is_integer(tape: StepTape, ref: Ref, op: Op, tensor: Tensor) -> bool:

@@ -85,6 +85,7 @@ class CrashKeeper:
         elif kind == "batch":
             self._see(kind, event.batch)  # type: ignore[union-attr]
         elif kind == "backward begins":
+            self._counts["backward"] = self._counts.get("backward", -1) + 1
             for root in event.roots:  # type: ignore[union-attr]
                 if not root.is_cuda and not math.isfinite(value := _total(root)):
                     self._keep(step, "forward", value)
@@ -119,7 +120,7 @@ class CrashKeeper:
         return any(g is not None and not math.isfinite(local(g).sum().item()) for g in grads)
 
     def _keep(self, step: int, phase: Literal["forward", "backward"], value: float) -> None:
-        for number, place, tensor in data_variables():
+        for number, place, tensor in data_variables(self._counts.get("backward", 0)):
             self._data["variable", number, place] = tensor
         named = [(n, local(p).detach()) for n, p in self.names.parameters() if is_trainable_leaf(p)]
         total = sum(nbytes(p) for _, p in named) + sum(nbytes(t) for t in self._data.values())

@@ -68,10 +68,20 @@ class Ends:
     @cached_property
     def alignment(self) -> Alignment | None:
         """The exact shift between tokens and targets, if there is one."""
-        if not self.has_classes or self.index.ndim != 2:
+        if not self.has_classes or self.index.ndim != 2 or self.one_answer_per_row:
             return None
         y = self.loss.targets.cpu().long().numpy()
         return align(self.index.numpy(), y, self.loss.valid.cpu().numpy())
+
+    @property
+    def one_answer_per_row(self) -> bool:
+        """A classifier: that its answer stands somewhere in the row makes no text of it."""
+        B, T = self.index.shape
+        if self.num_rows == B * T:
+            valid = self.loss.valid.cpu()
+            per_row = (valid.view(B, T).sum(1), valid.view(T, B).sum(0))
+            return any(bool((counts == 1).all()) for counts in per_row)
+        return self.num_rows in (B, T)
 
     @property
     def dealt(self) -> Dealt | None:

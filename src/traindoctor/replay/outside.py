@@ -91,6 +91,7 @@ class OutsideChanges:
         shrunk = [n for n in {**self._after, **before} if n in self._start and n in self._left]
 
         def total(sizes: Callable[[str], Tensor]) -> float:
+            """Norm over all tensors that shrank."""
             return math.sqrt(sum(float(sizes(name).double().square().sum()) for name in shrunk))
 
         made = Outside(self._step, self._after, before)
@@ -124,6 +125,9 @@ def share_undone(
     start: Mapping[str, Tensor], left: Mapping[str, Tensor], now: Mapping[str, Tensor]
 ) -> float:
     """Updates of float32 weights that are written over from a coarser copy before the next step."""
+    kept = (name in now and torch.equal(value, now[name]) for name, value in left.items())
+    if all(kept):
+        return 0.0  # as nearly always
     moved = undone = 0
     for name, was in start.items():
         if was.dtype != torch.float32 or name not in left or name not in now:

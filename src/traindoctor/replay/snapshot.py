@@ -245,7 +245,8 @@ class Keeper:
 
     def _keep_variables(self, log: StepLog) -> None:
         """As far as there is room; what is given to modules and losses comes first."""
-        for number, place, tensor in data_variables():
+        nth = self._counts["backward"] = self._counts.get("backward", -1) + 1
+        for number, place, tensor in data_variables(nth):
             known = self._seen.get(id(tensor))
             if known is None or known[0]() is not tensor:
                 size = nbytes(tensor)

@@ -23,19 +23,24 @@ from traindoctor.replay.ops import nbytes
 # Larger ones are data sets, not batches; and a step has no more variables than this that are worth a copy.
 MAX_BYTES = 1 << 20
 MOST = 64
+# A variable's number is a checksum of its name; above it stands which of the step's backward passes it was seen at.
+CRC_BITS = 32
 # Functions (not modules) keep their variables outside of a dictionary.
 _OPTIMIZED = 0x1
 
 
-def data_variables() -> Iterator[tuple[int, int, Tensor]]:
-    """(number of the variable, place in it, tensor) of every function of the script that is running now."""
+def data_variables(nth: int = 0) -> Iterator[tuple[int, int, Tensor]]:
+    """(number of the variable, place in it, tensor) of every function of the script that is running now.
+
+    `nth`: of several backward passes of a step, each has a batch of its own in the same variables.
+    """
     found = 0
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if kind_of(code.co_filename) == "script":
             for name, place, tensor in _in_frame(frame):
-                yield _number(code, name), place, tensor
+                yield (nth << CRC_BITS) + _number(code, name), place, tensor
                 found += 1
                 if found >= MOST:
                     return

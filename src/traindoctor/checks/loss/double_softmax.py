@@ -10,8 +10,8 @@ from traindoctor.record import Record
 
 # So many rows that all sum to 1 are no accident, on any step.
 MIN_ROWS = 4
-# Without a softmax in sight two steps must agree.
-MIN_STEPS = 2
+# Without a softmax in sight two steps must agree, or this many rows of one.
+MIN_STEPS, MANY_ROWS = 2, 32
 SQUASHING = frozenset({"softmax", "_softmax", "sigmoid", "div", "__truediv__"})
 
 
@@ -77,7 +77,7 @@ def _wrong(site: Mapping[str, Any]) -> str | None:
     kind, made = str(site["kind"]), (site["made_by"] or {}).get("op")
     if site["finite_rows"] < MIN_ROWS:
         return None
-    sure = made in SQUASHING or site["steps"] >= MIN_STEPS
+    sure = made in SQUASHING or site["steps"] >= MIN_STEPS or site["finite_rows"] >= MANY_ROWS
     logits = kind.startswith(("cross_entropy", "log_softmax", "logsumexp", "softmax"))
     if logits and site["probabilities"] and sure:
         return "probabilities: softmax is applied twice"
