@@ -6,12 +6,15 @@ import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.loss.base import crash_of, not_finite_from, place, swollen
-from traindoctor.checks.optimizer.base import Experiment, first_norm
+from traindoctor.checks.optimizer.base import Experiment, first_norm, progress
 from traindoctor.record import Record, Series
 
 # Healthy runs stay within a factor of 100 of their early norm; a run on its way to NaN leaves that within steps.
 GROWTH = 1e3
 EARLY = 10
+# The norm of the untrained model over later ones and over 1: a chaotic rollout had 4e7; a first loss of 70 (weights
+# that start far too large) had 100.
+HUGE_AT_FIRST = 1e6
 # Fewer norms show no growth.
 LEAST = 3
 
@@ -51,6 +54,8 @@ def gradients_exploding(record: Record) -> Outcome | None:
     finite = with_those_at_the_step(record).finite()
     if len(finite) < LEAST:
         return gradients_exploding.not_judged("hardly any gradient norm is finite")
+    if (at_first := huge_at_first(record, finite)) is not None:
+        return at_first
     early = float(np.median(finite.values[:EARLY]))
     grown = finite.where(lambda v: v > GROWTH * max(early, 1e-12))
     broke = not_finite_from(record)
@@ -68,6 +73,23 @@ def gradients_exploding(record: Record) -> Outcome | None:
         grade="statistic",
         summary=f"the gradient norm grows from {early:.3g} to {largest:.3g}",
         since_step=int(grown.steps[0]),
+    )
+
+
+def huge_at_first(record: Record, norms: Series) -> Outcome | None:
+    """Long products (a rollout, a deep stack) that explode in the untrained model; the first steps throw it away."""
+    first, later = float(norms.values[0]), float(np.median(norms.values[1:]))
+    reached = progress(record)
+    if norms.steps[0] != 0 or not first > HUGE_AT_FIRST * max(later, 1.0):
+        return None
+    if reached is None or reached.learned:
+        return None
+    return gradients_exploding.finding(
+        evidence("gradient norm of the untrained model", first, later, step=0),
+        grade="statistic",
+        summary=f"the gradient norm of the untrained model is {first:.3g}, that of later steps {later:.3g}: its first "
+        "steps throw the weights away",
+        since_step=0,
     )
 
 

@@ -26,6 +26,8 @@ FALLEN = 0.8
 SOLVED = 0.1
 # Losses under one nat (BCE, regression) are judged by share.
 EFFECT_SHARE = 0.05
+# The rate is at its full height from the start if the first step has this share of the later ones'.
+FULL_RATE = 0.9
 # Share of a lower rate's gain that a warm-up to the full rate must bring: then the rate itself is fine.
 WARMUP_SHARE = 0.8
 # The same rate with clipped gradients must gain this many times what the best lower rate gains (1.6 in the sick case):
@@ -263,6 +265,13 @@ class Progress:
         """
         known = math.isfinite(self.context) and self.context > 0
         return self.learned and (not known or self.below_unigram > MOST_CONTEXT * self.context)
+
+
+def warms_up(record: Record) -> bool:
+    """The rate rises at first."""
+    rate = record["optim.lr"].finite()
+    early = rate.values[: max(2, len(rate) // 2)]
+    return len(rate) > 0 and bool(rate.first < FULL_RATE * float(early.max()))
 
 
 def first_norm(record: Record) -> float:

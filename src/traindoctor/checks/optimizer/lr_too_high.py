@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.optimizer.base import Experiment, first_norm, progress
+from traindoctor.checks.optimizer.base import Experiment, first_norm, progress, warms_up
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
@@ -57,7 +57,7 @@ def lr_too_high(record: Record) -> Outcome | None:
         return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")
     if trial.outdone(reached, SHARES):
         return lr_too_high.clear(f"{EXAM}: the run came as far by itself")
-    if trial.warmup_cures:
+    if trial.warmup_cures and not warms_up(record):
         return lr_too_high.clear(f"{EXAM}: with a warm-up the same rate learns as well")
     if trial.clipping_cures(first_norm(record)):
         return lr_too_high.clear(f"{EXAM}: with clipped gradients the same rate learns far better")

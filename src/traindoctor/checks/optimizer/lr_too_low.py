@@ -100,6 +100,8 @@ def lr_too_low(record: Record) -> Outcome | None:
     gains = trial.gain(best) / own
     change = trial.extra.get("kl_per_update")
     nothing = isinstance(change, float) and change < KL_NOTHING
+    if not nothing and ratio_seen >= LONG_ENOUGH:
+        return lr_too_low.clear(f"steps move the weights by {ratio_seen:.1g} of their norm")
     crawls = (
         ratio_seen < LONG_ENOUGH
         and reached is not None

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import Outcome, check
-from traindoctor.checks.optimizer.base import Experiment, progress
+from traindoctor.checks.optimizer.base import Experiment, progress, warms_up
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
-# The rate is at its full height from the start if the first step has this share of the later ones'.
-FULL = 0.9
 
 
 @check(
@@ -28,8 +26,7 @@ def no_warmup(record: Record) -> Outcome | None:
     ## When it stays silent
     If warm-up does not help from the same start on the same batches, or the rate already rises.
     """
-    rate = record["optim.lr"].finite()
-    if len(rate) and rate.first < FULL * float(rate.values[: max(2, len(rate) // 2)].max()):
+    if warms_up(record):
         return no_warmup.clear("the rate rises from its first step on")
     reached = progress(record)
     result = record.exam(EXAM)
