@@ -125,6 +125,25 @@ def taught(role: str = "teacher", *, training: bool = True, steps: int = 21) -> 
     return tape_steps(model, loss, lambda step: made[step], steps=steps)
 
 
+def hoarding(*, graphs: bool, steps: int = 30) -> Patient:
+    """A running mean of the outputs, with the graph of every step behind it or without."""
+    torch.manual_seed(0)
+    mean = torch.zeros(D)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        nonlocal mean
+        made = model(x)
+        mean = 0.9 * mean + 0.1 * (made if graphs else made.detach()).mean(0)
+        return made.square().mean()
+
+    model = nn.Linear(D, D)
+    patient = tape_steps(model, loss, lambda step: torch.randn(N, D))
+    for _ in range(steps):
+        loss(model, torch.randn(N, D))
+    patient.facts["the script's own"] = [loss]  # its closure holds the mean
+    return patient
+
+
 def by_function(fault: str) -> Patient:
     return classifier(lambda model, x, y: Loss.apply(model(x), y, fault))
 

@@ -164,6 +164,12 @@ ROWS: dict[str, Row] = {
         numbers(lambda v: v["unevenness"] > 0.5),
     ),
     "finite_difference": functions(numbers(lambda v: v["outcome"] == "wrong"), "tile"),
+    "kept_tensors": twins(
+        planted.hoarding,
+        {"graphs": True},
+        {"graphs": False},
+        numbers(lambda v: v["graph_nodes"] > 4 * v["step_ops"]),
+    ),
     "layers_alone": twins(
         operator_patient,
         {"factor": 1.5},

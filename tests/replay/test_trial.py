@@ -131,6 +131,37 @@ def test_targets_of_a_loss_by_hand_are_found_in_a_variable(tmp_path) -> None:
     assert plan.control().losses == pytest.approx(losses[60:80], abs=1e-5)
 
 
+def test_each_of_several_passes_has_a_batch_of_its_own_in_the_same_variable(tmp_path) -> None:
+    watch, losses, _ = run(tmp_path, loss_of=by_hand, micro=3)
+    # Of a loss by hand nobody knows what it is a mean of: it is told as it is optimised, the sum of the passes.
+    optimised = [3 * loss for loss in losses[:FIRST_STEPS]]
+    assert first_plan(watch).control().losses == pytest.approx(optimised, abs=1e-5)
+
+
+def test_numbers_that_a_later_pass_draws_are_followed(tmp_path) -> None:
+    """The second micro-batch of floats is drawn while the step is taped, and flattened on its way in."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    watch, losses = Watch(tmp_path, budget=1.0), []
+    watch.attach()
+    try:
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            total = 0.0
+            for _ in range(2):
+                x = torch.randn(6, 3, 4).cumsum(1)
+                loss = nn.functional.mse_loss(model(x), x.mean(1)[:, :2])
+                loss.backward()
+                total += loss.item() / 2  # a replay tells the mean of the passes
+            optimizer.step()
+            losses.append(total)
+    finally:
+        watch.detach()
+    assert first_plan(watch).control().losses == pytest.approx(losses[:FIRST_STEPS], abs=1e-5)
+    watch.close("done")
+
+
 def test_variables_are_looked_at_only_where_they_are_needed(tmp_path) -> None:
     needed, _, _ = run(tmp_path / "a", loss_of=by_hand)
     assert needed.patient.snapshot.looks_at_variables

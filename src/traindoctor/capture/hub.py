@@ -30,6 +30,8 @@ class Hub:
         """Inside GradScaler.step."""
         self.inner_calls = 0
         """Module calls below an outermost one: each costs a little that no clock of ours sees."""
+        self.inner: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
+        """In two early steps: who is told of each of them."""
         self.stepping: Any = None
         """The optimizer whose step is running."""
         self.beside: Callable[..., Any] | None = None

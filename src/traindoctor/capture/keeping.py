@@ -41,7 +41,9 @@ class Keeping:
         try:
             self.keeper.on(event, step)
             if self._asked is not None and self._asked != len(self.patient.tapes):
-                self._ask(self.keeper)
+                # What the script computes after a step is on its tape too: it is looked at when that is over.
+                if step > max(self.patient.tapes) + 1:
+                    self._ask(self.keeper)
             if began is not None:
                 self._seconds += (time.thread_time_ns() - began) * 1e-9
             if self.keeper.recent is not kept:

@@ -18,6 +18,7 @@ EXAMS: dict[str, str] = {
     "half_gradients": "half_gradients",
     "accumulation": "accumulation",
     "finite_difference": "finite_difference",
+    "kept_tensors": "kept_tensors",
     "layers_alone": "layers_alone",
     "guilty_module": "layers_alone",
     "batched_forward": "batched_forward",

@@ -95,9 +95,25 @@ def pair_of(log: StepLog, ends: Ends) -> tuple[Tensor, Tensor] | None:
         rows = x.shape[0]
         # A target for each token on the tape, or the last ones: the same number of tokens has none.
         answers = 1 if not places else places + x.shape[1] - ends.index.shape[axis]
+        picked = picked_places(ends)
+        if picked is not None and x.shape[1] == places and y.numel() == rows * len(picked):
+            laid = torch.full((rows, places), -100)
+            laid[:, picked] = y.reshape(rows, len(picked))
+            return x, laid
         if answers < 1 or y.numel() != rows * answers:
             return None
         if not places:
             return x, y
         return x, y.reshape(rows, answers) if axis == 1 else y.reshape(answers, rows).T.contiguous()
     return None
+
+
+def picked_places(ends: Ends) -> Tensor | None:
+    """The places of every row that the loss was taken over, where those are some and the same in all rows."""
+    assert ends.layout is not None
+    axis, rows, places = ends.layout
+    if axis != 1 or not places or ends.loss.valid.numel() != rows * places:
+        return None
+    valid = ends.loss.valid.cpu().view(rows, places)
+    same = bool((valid == valid[0]).all()) and not bool(valid[0].all())
+    return valid[0].nonzero().flatten() if same else None

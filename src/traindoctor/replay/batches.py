@@ -89,7 +89,7 @@ def map_data(
     if list(_reach_roots(tape, list(lost), made)):
         made |= _made_values(tape, log, others, {*data.values(), *made.values()}, {VARIABLE})
     for ref in _reach_roots(tape, list(lost), made):
-        held = _source(lost[ref], {VARIABLE})
+        held = _source(lost[ref], {VARIABLE}, _same_numbers)
         if held is not None:
             data[ref] = held
             continue
@@ -98,7 +98,7 @@ def map_data(
             f"a tensor of the data of shape {shape} could not be followed to other steps: it is no argument of "
             "a module, target of a loss, part of a DataLoader's batch or variable where backward is called"
         )
-    sizes = {r: tuple(log.data[s].shape) for r, s in later.items()}
+    sizes = {r: tuple(log.data[s].shape) for r, s in data.items() if s is not None}
     shapes = {r: size for r, size in sizes.items() if size != tuple(tape.geometry[r.index].size)}
     return DataMap(tape, data, made, shapes)
 
@@ -120,8 +120,8 @@ def _later_batches(
 ) -> tuple[dict[Ref, Source], dict[Ref, Values]]:
     """Whole numbers that the step itself made out of nothing while it was taped: a second micro-batch.
 
-    They are the data of another step only if they differ there. Floats made that way are noise, and stay, unless
-    a module or a loss was given them, perhaps in another shape.
+    They are the data of another step only if they differ there, perhaps in another shape (`y[..., None]`). Floats made
+    that way are noise, and stay, unless a module or a loss was given them.
     """
     found: dict[Ref, Source] = {}
     lost: dict[Ref, Values] = {}
@@ -134,7 +134,7 @@ def _later_batches(
         values += [(t.constants[ref], l) for t, l in others if ref in t.constants]
         if len(values) == 1 or _all_equal(values):
             continue
-        source = _source(values, TAPPED, _same_numbers if is_float(value) else _equal)
+        source = _source(values, TAPPED, _same_numbers)
         if source is not None:
             found[ref] = source
         elif not is_float(value):

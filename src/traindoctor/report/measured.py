@@ -236,6 +236,11 @@ def batched_forward(v: Values) -> Measured:
     return Measured(text, v["gain"], "< 2", v["noise"])
 
 
+def kept_tensors(v: Values) -> Measured:
+    text = f"nodes of the longest graph alive after {v['steps']} steps"
+    return Measured(text, v["graph_nodes"], None if v["step_ops"] is None else f"~ {v['step_ops']}")
+
+
 def first_nonfinite(v: Values) -> Measured:
     place = v.get("line") or v.get("module") or "unknown place"
     return Measured("first non-finite value", f"{v['op'] or 'not found'}, {place}", "none")
@@ -294,6 +299,7 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "half_gradients": ("half precision", half_gradients),
     "first_nonfinite": ("first non-finite value", first_nonfinite),
     "batched_forward": ("examples as one batch", batched_forward),
+    "kept_tensors": ("tensors kept", kept_tensors),
     "generation": ("what the model writes", generation),
     "experiment_rate_down": ("lower rate", experiment),
     "experiment_rate_up": ("higher rate", experiment),

@@ -225,3 +225,19 @@ def test_a_gradient_that_fades_towards_the_input() -> None:
     assert isinstance(gradients_vanishing(stack(0.1, flat)), Clear)
     alone = make_record(layers={"grad.rms": {"head.weight": [1.0]}})
     assert isinstance(gradients_vanishing(alone), NotJudged)
+
+
+def test_gradients_that_are_huge_in_the_untrained_model_explode() -> None:
+    norms = [2.4e10, 840.0, 560.0, 420.0, 480.0]
+    stuck = {"grad.norm": norms, "loss.root": [1e8, 6e3, *[7.0] * 40]}
+    found = gradients_exploding(make_record(stuck))
+    assert isinstance(found, Finding)
+    assert "untrained" in found.summary
+    large = {"grad.norm": [8e4, 840.0, 560.0, 420.0], "loss.root": [70.0, 50.0, *[7.0] * 40]}
+    assert isinstance(gradients_exploding(make_record(large)), Clear)
+
+
+def test_a_thousandth_of_the_gradient_is_enough_where_the_loss_does_not_move() -> None:
+    assert isinstance(gradients_vanishing(stack(1e-3, [1.386] * 60)), Finding)
+    slow = [1.386 - 0.003 * k for k in range(60)]
+    assert isinstance(gradients_vanishing(stack(1e-3, slow)), Clear)

@@ -216,3 +216,11 @@ def test_a_run_that_came_as_far_by_itself_was_slow_for_a_while() -> None:
     gentle = trial(control=3.03, permuted=(3.03, 3.02), lr_3=2.85, lr_10=2.9, warmup=2.83)
     assert isinstance(no_warmup(made(gentle, slow)), Clear)
     assert isinstance(no_warmup(made(gentle, stuck)), Finding)
+
+
+def test_a_longer_warm_up_is_no_excuse_for_a_run_that_warms_up() -> None:
+    values = trial(control=math.nan, permuted=(math.nan, math.nan), lr_3=2.9, lr_10=2.8, warmup=2.9)
+    assert isinstance(lr_too_high(record(values)), Clear)
+    rates = [0.02 * min(1, (k + 1) / 15) for k in range(63)]
+    assert isinstance(lr_too_high(record(values, rates=rates)), Finding)
+    assert isinstance(no_warmup(record(values, rates=rates)), Clear)

@@ -116,3 +116,15 @@ def test_without_a_replay_weights_that_went_nowhere_prove_it_at_the_level_of_a_g
     assert found.status == "likely"
     assert isinstance(judge(1e-6, 2.1), NotJudged)  # fine-tuning
     assert isinstance(judge(1e-3, 3.47), NotJudged)  # it moved: something else is wrong
+
+
+def test_the_first_steps_are_too_few_to_call_a_run_slow() -> None:
+    """A sound run at 1e-4 is far above the frequencies after 24 steps."""
+    learns_them = trial(0.08, 0.54, 1.29, kl=1.4e-6)
+    early = lr_too_low(record(learns_them, losses=CRAWLING[:24]))
+    assert isinstance(early, NotJudged)
+    assert "too few" in early.reason
+
+
+def test_silent_where_steps_are_long_whatever_is_gained() -> None:
+    assert isinstance(lr_too_low(record(trial(0.01, 0.3, 0.9, kl=1e-3), ratio=6e-3)), Clear)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traindoctor.checks.base import Clear, Finding
+from traindoctor.checks.base import Clear, Finding, Outcome
 from traindoctor.checks.speed.memory_leak import memory_leak
 from traindoctor.record import make_record
 
@@ -42,3 +42,32 @@ def test_bytes_that_level_off_are_none() -> None:
     assert isinstance(
         memory_leak(make_record({"graphs.old": [0.0] * 100, "memory.rss": rss})), Clear
     )
+
+
+def census(**values: object) -> Outcome | None:
+    known = {"shapes": [], "graph_nodes": 60, "step_ops": 55, "steps": 100, **values}
+    rss = [1e9 + 6e6 * step for step in range(100)]
+    series = {"graphs.old": [0.0] * 100, "memory.rss": rss}
+    return memory_leak(make_record(series, exams={"kept_tensors": known}))
+
+
+def test_a_tensor_kept_at_every_step_is_a_leak() -> None:
+    kept = {"shape": [64, 96, 96], "dtype": "float32", "number": 100, "bytes": 100 * 6_000_000}
+    finding = census(shapes=[kept])
+    assert isinstance(finding, Finding)
+    assert finding.status == "confirmed"
+    assert "(64, 96, 96)" in finding.summary
+
+
+def test_a_graph_through_many_steps_is_a_leak() -> None:
+    finding = census(graph_nodes=1369)
+    assert isinstance(finding, Finding)
+    assert finding.status == "confirmed"
+
+
+def test_tensors_that_are_not_what_grows_stay_possible() -> None:
+    few = {"shape": [64, 96, 96], "dtype": "float32", "number": 3, "bytes": 600_000_000}
+    small = {"shape": [4], "dtype": "float32", "number": 100, "bytes": 1600}
+    finding = census(shapes=[few, small])
+    assert isinstance(finding, Finding)
+    assert finding.status == "possible"

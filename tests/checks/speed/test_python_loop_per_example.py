@@ -40,3 +40,14 @@ def test_examples_that_cannot_be_timed_are_not_judged() -> None:
     refused = ExamResult("batched_forward", 3, "refused", {}, "the model is too large to be copied")
     record = make_record({"forward.calls": [12] * 10, "forward.batch": [1] * 10}, exams=[refused])
     assert isinstance(python_loop_per_example(record), NotJudged)
+
+
+def test_a_loop_inside_the_model_counts() -> None:
+    """The model is given a list and calls its encoder once per example."""
+    timed = ExamResult("batched_forward", 3, "done", {"gain": 8.0, "noise": 0.1})
+    facts = {"forward.inner_loop": 24}
+    record = make_record({"forward.calls": [1] * 10}, exams=[timed], facts=facts)
+    found = python_loop_per_example(record)
+    assert isinstance(found, Finding)
+    assert "24 times" in found.summary
+    assert isinstance(python_loop_per_example(make_record({"forward.calls": [1] * 10})), Clear)

@@ -26,6 +26,8 @@ def _call(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         if hub.module_depth:
             hub.inner_calls += 1
+            if hub.inner is not None and not hub.idle:
+                hub.inner(self, args, kwargs)
             if hub.beside is not None and is_compiled(self):
                 return _beside(original, self, args, kwargs)
             return original(self, *args, **kwargs)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Evidence, Outcome, check, evidence
 from traindoctor.record import Record
 
 # Graphs of forward passes that outlived 8 steps. One leaking run had 24 of them at step 60; in 75 others there
@@ -17,6 +19,10 @@ WINDOWS = 3
 BYTES_SHARE, BYTES_STEPS, BYTES_PACE = 0.001, 50, 0.8
 # ... and by a quarter in all: allocators, late workspaces and our own replays grow a healthy run by up to 8 %.
 BYTES_GROWTH = 0.25
+# Tensors of one shape, in so many of the steps one, that make up this share of the growth.
+A_STEP, EXPLAINED = 0.5, 0.5
+# A graph that one tensor holds, over the operations of a step: about 1 in a sound run, which keeps its last loss.
+GRAPHS_LONG = 4.0
 
 
 @check(
@@ -30,7 +36,8 @@ def memory_leak(record: Record) -> Outcome | None:
     """
     ## What it does
     Counts the autograd graphs of earlier forward passes that are still alive, by an object placed in each
-    graph that dies with it. Memory alone proves little: it grows in every run.
+    graph that dies with it. Memory alone proves little: it grows in every run. Where it grows steadily, the tensors
+    that are alive are counted: one more a step that makes up the growth, or a graph through many steps, is a leak.
     ## Why it matters
     Each kept graph holds the activations of its step: the run slows down and ends out of memory.
     ## How to fix
@@ -79,9 +86,37 @@ def bytes_alone(record: Record) -> Outcome | None:
         grown = late.last > (1 + BYTES_GROWTH) * late.first
         steady = slopes[0] > 0 and slopes[1] >= BYTES_PACE * slopes[0]
         if grown and steady and share > BYTES_SHARE:
+            growth = evidence(f"growth of {name} per step, in bytes", slopes[1], 0.0)
+            census = record.exam("kept_tensors")
+            if census is not None and census.done:
+                found = kept(census.values, slopes[1])
+                if found is not None:
+                    return memory_leak.finding(found[0], growth, summary=found[1])
             return memory_leak.finding(
-                evidence(f"growth of {name} per step, in bytes", slopes[1], 0.0),
+                growth,
                 grade="curve",
                 summary=f"{name} grows by {slopes[1] / 2**20:.1f} MiB per step and does not slow down",
+                wants="kept_tensors",
+            )
+    return None
+
+
+def kept(census: Mapping[str, Any], per_step: float) -> tuple[Evidence, str] | None:
+    """What the script holds on to: a tensor a step that makes up the growth, or a graph through many steps."""
+    steps, nodes, ops = census["steps"], census["graph_nodes"], census["step_ops"]
+    if ops and nodes > GRAPHS_LONG * ops and nodes > steps:
+        return (
+            evidence("nodes of the longest autograd graph alive", nodes, f"about {ops} a step"),
+            f"a tensor is kept whose autograd graph reaches back through many steps: {nodes} nodes, where a step "
+            f"has {ops} operations",
+        )
+    for group in census["shapes"]:
+        each = group["bytes"] / max(1, group["number"])
+        if group["number"] >= A_STEP * steps and group["bytes"] >= EXPLAINED * per_step * steps:
+            shape = tuple(group["shape"])
+            return (
+                evidence(f"tensors of shape {shape} alive", group["number"], "a few"),
+                f"{group['number']} tensors of shape {shape} are kept alive after {steps} steps, {each / 2**20:.1f} "
+                "MiB each: that is what memory grows by",
             )
     return None

@@ -16,7 +16,7 @@ GAIN = 2.0
     code="SPD002",
     slug="python-loop-per-example",
     title="A batch is worked through one example at a time",
-    needs=["forward.calls", "forward.batch"],
+    needs=["forward.calls"],
     min_steps=4,
 )
 def python_loop_per_example(record: Record) -> Outcome | None:
@@ -32,7 +32,13 @@ def python_loop_per_example(record: Record) -> Outcome | None:
     One call per micro-batch is accumulation. Where the batched call is not at least twice as fast, the loop
     costs little.
     """
-    calls, batch = record["forward.calls"].median(), record["forward.batch"].median()
+    calls, given = record["forward.calls"].median(), record.get("forward.batch")
+    batch = given.median() if given is not None else np.nan
+    inside = record.fact("forward.inner_loop")
+    if inside is not None:  # the loop stands in the model's own forward
+        calls, batch = float(inside), 1.0
+    if np.isnan(batch) and calls >= CALLS:
+        return python_loop_per_example.not_judged("no call of the model is given a tensor")
     if calls < CALLS or batch > 1:
         return python_loop_per_example.clear(
             f"{calls:.0f} forward passes a step, {batch:.0f} examples each"
