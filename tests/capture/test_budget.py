@@ -135,3 +135,24 @@ def test_a_first_step_of_no_length_does_not_hide_the_others() -> None:
         governor.end_step(0.05)
     assert governor.earned_time == pytest.approx(1.0)
     assert governor.step_seconds == pytest.approx(0.05)
+
+
+def test_what_the_doctor_spends_is_paid_back_by_the_probes() -> None:
+    """One budget: with a debt only half of what is earned may be measured with."""
+
+    def measured(owed: float) -> float:
+        governor = Governor(0.02)
+        governor.advance = 0.0
+        governor.add("part", 1)
+        governor.owe(owed)
+        spent = 0.0
+        for step in range(400):
+            if "part" in governor.choose(step):
+                governor.ran("part", step, 0.004)
+                governor.pay(0.004)
+                spent += 0.004
+            governor.end_step(0.1)
+        return spent
+
+    assert measured(0.0) == pytest.approx(0.02 * 40, rel=0.1)
+    assert measured(10.0) == pytest.approx(0.01 * 40, rel=0.1)

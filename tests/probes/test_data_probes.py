@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from traindoctor.events import BackwardEnd, Event, ForwardBegin, LossCalled, TokensEmbedded
 from traindoctor.probes.base import Probe
@@ -16,7 +18,7 @@ from traindoctor.probes.batches import Batches
 from traindoctor.probes.label_order import LabelOrder, redealt_z
 from traindoctor.probes.ladder import CountModel, Ladder, Unigram, context_hashes
 from traindoctor.probes.number_order import NumberOrder
-from traindoctor.probes.relatedness import Relatedness
+from traindoctor.probes.relatedness import Relatedness, by_features, by_rows
 from traindoctor.probes.target_numbers import TargetNumbers
 from traindoctor.probes.targets import Targets
 from traindoctor.record import Record, RecordWriter, open_record
@@ -215,3 +217,15 @@ def test_relation_of_dense_inputs_to_several_labels(tmp_path: Path) -> None:
         y = (x[:, :5] > 0).float()
         steps.append(events(x, torch.randn(32, 5), y, kind="binary_cross_entropy_with_logits"))
     assert run(tmp_path, Relatedness(), steps)["relation.z"].last > 20
+
+
+@given(n=st.integers(5, 40), P=st.integers(1, 12), Q=st.integers(1, 12), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_both_ways_to_the_relation_agree(n: int, P: int, Q: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((n, P)).astype(np.float32)
+    y = random.standard_normal((n, Q)).astype(np.float32)
+    order = random.permutation(n)
+    exact = float(np.square(x.T.astype(np.float64) @ y[order]).sum())
+    assert by_features(x, y)(order) == pytest.approx(exact, rel=1e-5)
+    assert by_rows(x, y)(order) == pytest.approx(exact, rel=1e-4, abs=1e-3)

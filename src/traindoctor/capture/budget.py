@@ -120,6 +120,10 @@ class Governor:
         self.advance = max(0.0, self.advance - lent)
         self.debt += lent
 
+    def owe(self, seconds: float) -> None:
+        """Spent by others (the doctor) on the same budget: paid back before more is measured than half of what is earned."""
+        self.debt += seconds
+
     def end_step(self, seconds: float) -> None:
         """A step of the script took so long, ours not counted."""
         # The first ones may be no measure: without modules a step is seen only when its backward pass begins.

@@ -11,6 +11,8 @@ from traindoctor.capture.budget import Governor
 # The budget's credit of so many seconds is given in advance: at 2 % 1.2 seconds, so that what is wrong from
 # the first step is proven within the first steps. It is paid back: no more is spent until it is earned.
 CREDIT_SECONDS = 60.0
+# Part of what is earned later: probes and doctor live on one budget.
+LATER_SHARE = 0.5
 # Completed steps at which the record is looked at; then each 1.6 times the last.
 LOOKS = (1, 2, 3, 5, 8, 13, 20, 30, 50, 80)
 LOOK_GROWTH = 1.6
@@ -59,7 +61,8 @@ class Pace:
         if self.exam_seconds is not None:
             return self.exam_seconds - self.spent
         ran = time.perf_counter() - self._began - self.spent
-        return self.governor.budget * max(CREDIT_SECONDS, ran) - self.spent
+        earned = CREDIT_SECONDS + LATER_SHARE * max(0.0, ran - CREDIT_SECONDS)
+        return self.governor.budget * earned - self.spent
 
     def anything_due(self, completed: int) -> bool:
         return completed >= min(self._next_look, self._next_exam)

@@ -265,7 +265,7 @@ class Watch:
         self._step_began = time.perf_counter()
 
     def _tell_listeners(self, step: int) -> None:
-        """Listeners (the doctor) keep an account of their own: their time is not taken from the probes."""
+        """Listeners (the doctor) decide by themselves what they spend; it is the same budget, and paid back."""
         began = time.thread_time_ns()
         for listener in list(self.listeners):
             try:
@@ -275,6 +275,7 @@ class Watch:
                 self.listeners.remove(listener)
         spent = time.thread_time_ns() - began
         self.listener_seconds += spent * 1e-9
+        self.governor.owe(spent * 1e-9)
         self._own -= spent
 
     def _write_totals(self) -> None:

@@ -195,6 +195,19 @@ def test_activations_that_grow_until_a_product_overflows() -> None:
     assert isinstance(gradients_exploding(crash(40.0)), Clear)
 
 
+def test_a_run_that_breaks_at_once_is_known_by_its_weights() -> None:
+    def broke(largest: float) -> Record:
+        crash = {"op": "rnn_relu", "step": 4, "line": None, "package_line": None, "module": "rnn"}
+        sizes = {"largest_weight": largest, "largest_weight_at_start": 1.0, "weights_finite": True}
+        series = {"loss.root": [4.4, 4.3, 30.0, 1e9, math.nan], "grad.norm": [6.4, *[math.nan] * 4]}
+        return make_record(series, exams={"first_nonfinite": {**crash, **sizes, "inputs": []}})
+
+    found = gradients_exploding(broke(1e6))
+    assert isinstance(found, Finding)
+    assert (found.status, found.since_step) == ("likely", 4)
+    assert isinstance(gradients_exploding(broke(3.0)), NotJudged)
+
+
 def test_a_norm_that_was_measured_with_an_update_counts_as_well() -> None:
     steps = {"loss.root": [4.4, 4.3, 30.0, float("nan")], "grad.norm": [6.4, 1.1, 1.6, 1.5]}
     assert isinstance(gradients_exploding(make_record(steps)), Clear)

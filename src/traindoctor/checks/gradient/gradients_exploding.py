@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.loss.base import crash_of, not_finite_from, place, swollen
+from traindoctor.checks.loss.base import CALM, crash_of, not_finite_from, place, swollen
 from traindoctor.checks.optimizer.base import Experiment, first_norm, progress
 from traindoctor.record import Record, Series
 
@@ -53,6 +53,8 @@ def gradients_exploding(record: Record) -> Outcome | None:
         return overflow
     finite = with_those_at_the_step(record).finite()
     if len(finite) < LEAST:
+        if (thrown := weights_thrown(record)) is not None:
+            return thrown
         return gradients_exploding.not_judged("hardly any gradient norm is finite")
     if (at_first := huge_at_first(record, finite)) is not None:
         return at_first
@@ -73,6 +75,23 @@ def gradients_exploding(record: Record) -> Outcome | None:
         grade="statistic",
         summary=f"the gradient norm grows from {early:.3g} to {largest:.3g}",
         since_step=int(grown.steps[0]),
+    )
+
+
+def weights_thrown(record: Record) -> Outcome | None:
+    """The run broke before its norms could be compared; how far the first steps threw the weights is known."""
+    crash = crash_of(record)
+    if crash is None:
+        return None
+    now, start = (crash.values.get(f"largest_weight{when}") for when in ("", "_at_start"))
+    if not now or not start or not now > CALM * max(start, 1.0):
+        return None
+    step = int(crash.values["step"])
+    return gradients_exploding.finding(
+        evidence("largest weight when the run broke", now, start, step=step),
+        grade="statistic",
+        summary=f"the first {step} steps throw the largest weight from {start:.3g} to {now:.3g}",
+        since_step=step,
     )
 
 

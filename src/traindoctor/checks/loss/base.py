@@ -15,9 +15,9 @@ from traindoctor.record import ExamResult, Record
 SCALE_FREE = frozenset(
     "Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Adafactor Lion AdamW8bit Adam8bit Muon".split()
 )
-# Weights at the crash within this factor of those at the start: nothing had blown up before.
 # Activations of healthy models stay below 1e4 (1e5 in some residual streams); a product of two above this overflows.
 SWOLLEN = 1e15
+# Weights at the crash within this factor of those at the start: nothing had blown up before.
 CALM = 10.0
 # A loss that grows by this factor from one step to the next is on its way to overflow by itself.
 RUNAWAY = 10.0
