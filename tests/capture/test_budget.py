@@ -114,7 +114,8 @@ def test_debt_is_paid_back_and_silences_nothing() -> None:
     while governor.debt and seconds < 1000.0:
         governor.end_step(0.05)
         seconds += 0.05
-        governor.pay(0.02 * 0.05 / 2)  # all of the other half is used
+        governor.ran("norms", 6, 0.02 * 0.05 / 2)  # all of the other half is used
+        governor.pay(0.02 * 0.05 / 2)
     assert seconds == pytest.approx(1.5 / 0.01, rel=0.02)
     assert governor.share == pytest.approx(0.02, rel=0.05)
 
@@ -156,3 +157,23 @@ def test_what_the_doctor_spends_is_paid_back_by_the_probes() -> None:
 
     assert measured(0.0) == pytest.approx(0.02 * 40, rel=0.1)
     assert measured(10.0) == pytest.approx(0.01 * 40, rel=0.1)
+
+
+def test_a_debt_does_not_end_all_measuring_where_listening_is_dear() -> None:
+    """Listening takes more than half of what is earned; the rest is saved for what is measured."""
+    governor = Governor(0.005)
+    governor.advance = 0.0
+    governor.add("part", 4)
+    governor.owe(5.0)
+    calls = spent = 0
+    for step in range(400):
+        governor.pay(0.0011)
+        spent += 0.0011
+        if "part" in governor.choose(step):
+            governor.ran("part", step, 0.006)
+            governor.pay(0.006)
+            calls += 1
+            spent += 0.006
+        governor.end_step(0.4)
+    assert calls > 10
+    assert spent <= 0.005 * 400 * 0.4

@@ -19,7 +19,7 @@ ORDINARY = 5
 CAP_STEPS = 40
 # The first steps pay for the first use of everything: the budget of so many seconds is lent for them, once.
 ADVANCE_SECONDS = 25.0
-# Part of the earnings that pays debts back: 25 seconds' worth is given back after 50 more.
+# Part of the earnings that pays debts back, when listening is paid: 25 seconds' worth is given back after 50 to 100 more.
 REPAID = 0.5
 # A measurement that has waited so many times its wish is saved for: what is less overdue waits with it.
 PATIENT = 3.0
@@ -74,6 +74,8 @@ class Governor:
         """Seconds of an ordinary step, 0 before the first one."""
         self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
         self._chosen: tuple[int, set[str]] | None = None
+        self._paid = self._measured = 0.0
+        """In this step: all, and what of it went to parts."""
 
     def add(self, name: str, every: int) -> None:
         self.parts[name] = Part(max(1, every))
@@ -109,11 +111,13 @@ class Governor:
     def ran(self, name: str, step: int, seconds: float) -> None:
         """A part ran in this step."""
         self._chosen = None
+        self._measured += seconds
         self.parts[name].ran(step, seconds)
 
     def pay(self, seconds: float) -> None:
         """From what was earned; the rest is lent."""
         self.spent += seconds
+        self._paid += seconds
         self._chosen = None
         lent = max(0.0, seconds - self.credit)
         self.credit -= seconds - lent
@@ -135,7 +139,10 @@ class Governor:
         self._chosen = None
         self.earned_time += seconds
         earned = self.budget * seconds
-        repaid = min(self.debt, REPAID * earned)
+        # Listening comes first: were debts paid from what it needs, nothing would ever be measured again.
+        listening = max(0.0, self._paid - self._measured)
+        self._paid = self._measured = 0.0
+        repaid = min(self.debt, REPAID * max(0.0, earned - listening))
         self.debt -= repaid
         self.credit = min(self.cap, self.credit + earned - repaid)
 
