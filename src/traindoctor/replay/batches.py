@@ -86,7 +86,7 @@ def map_data(
     made = _made(tape, log)
     tapped = _made_values(tape, log, others, set(data.values()), {"forward", "loss"})
     made = tapped | made
-    if list(_reach_roots(tape, list(lost), made)):
+    if _reach_roots(tape, list(lost), made):
         made |= _made_values(tape, log, others, {*data.values(), *made.values()}, {VARIABLE})
     for ref in _reach_roots(tape, list(lost), made):
         held = _source(lost[ref], {VARIABLE}, _same_numbers)
@@ -215,12 +215,11 @@ def _made_values(
         for source, tensor in log.data.items()
         if source[0] in kinds and source not in known and tensor.numel() > 1
     }
-    shapes = {(tuple(t.shape), t.dtype) for t in seen.values()}
+    shapes = {tuple(t.shape) for t in seen.values()}
     candidates = [
         ref
         for ref, op in tape.producer.items()
-        if not op.hangs_on & PARAMETER
-        and any(tape.geometry[ref.index].size == shape for shape, _ in shapes)
+        if not op.hangs_on & PARAMETER and tuple(tape.geometry[ref.index].size) in shapes
     ]
     if not candidates:
         return {}
