@@ -7,7 +7,7 @@ the taped steps: the same shape, dtype and numbers there, and on every other ste
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.replay.ops import PARAMETER, Op, Ref, is_float, refs_in
 from traindoctor.replay.snapshot import Source, StepLog
+from traindoctor.replay.stretch import Sizes, Stretch, is_table, same_functions
 from traindoctor.replay.tape import StepTape
 
 # Where a value may be looked up in a log, the surest first: what the model was called with. A variable of the script
@@ -39,10 +40,42 @@ class DataMap:
     shapes: dict[Ref, tuple[int, ...]] = field(default_factory=dict)
     """Shape of the source where it is not that on the tape."""
 
+    stretch: Stretch | None = None
+    """Set where most batches have other sizes than the taped one."""
+
     def fits(self, log: StepLog) -> bool:
-        """The log has every source, in the shape that was taped."""
+        """The log has every source, in the shape that was taped or that the tape can be stretched to."""
+        if self.stretch is not None:
+            known = all(source in log.data for _, source in self._sources())
+            return known and self.stretch.reaches(log.data)
         shapes = [(s, self.shapes.get(r, self._size(r))) for r, s in self._sources()]
         return all(s in log.data and tuple(log.data[s].shape) == size for s, size in shapes)
+
+    def tape_for(self, log: StepLog) -> StepTape:
+        return self.tape if self.stretch is None else self.stretch.tape(log.data)
+
+    def stretched(self, log: StepLog, others: Sequence[tuple[StepTape, StepLog]]) -> DataMap:
+        """The map for data of any size, by another taped step with other sizes; ReplayError where that cannot be."""
+        sources = dict.fromkeys(source for _, source in self._sources())
+        others = [(t, l) for t, l in others if all(source in l.data for source in sources)]
+        for tape, there in others:
+            sizes = Sizes.of((s, log.data[s], there.data[s]) for s in sources)
+            if sizes.first and not self.shapes:
+                tapes = [tape, *(t for t, _ in others if t is not tape and t is not self.tape)]
+                stretch = Stretch(self.tape, tapes, sizes, self._tables(tape))
+                return replace(self, stretch=stretch)
+        raise ReplayError("no second step with data of other sizes was taped")
+
+    def _tables(self, other: StepTape) -> list[Ref]:
+        """What the loss hangs on and has another size in the other step, though it is no data of its own."""
+        known = {ref for ref, _ in self._sources()}
+        loose = [
+            ref
+            for ref, value in self.tape.constants.items()
+            if ref not in known and ref in other.constants
+            if other.constants[ref].shape != value.shape
+        ]
+        return _reach_roots(self.tape, loose, self.made)
 
     def _size(self, ref: Ref) -> tuple[int, ...]:
         return tuple(self.tape.geometry[ref.index].size)
@@ -132,7 +165,7 @@ def _later_batches(
             continue
         values = [(value, log)]
         values += [(t.constants[ref], l) for t, l in others if ref in t.constants]
-        if len(values) == 1 or _all_equal(values):
+        if len(values) == 1 or _all_equal(values) or is_table([value for value, _ in values]):
             continue
         source = _source(values, TAPPED, _same_numbers)
         if source is not None:
@@ -148,10 +181,13 @@ def _all_equal(values: Values) -> bool:
 
 def _alike(one: StepTape, other: StepTape) -> bool:
     """The same data in the same order."""
-    return len(one.data) == len(other.data) and all(
-        one.geometry[a.index].size == other.geometry[b.index].size
+    if len(one.data) != len(other.data):
+        return False
+    sizes = [
+        (one.geometry[a.index].size, other.geometry[b.index].size)
         for a, b in zip(one.data, other.data)
-    )
+    ]
+    return all(a == b for a, b in sizes) or same_functions(one, other)
 
 
 def _source(

@@ -122,9 +122,15 @@ class Plan:
         data = map_data(tape, log, others)
         usable = [one for one in snapshot.logs if data.fits(one)]
         if len(usable) < MIN_STEPS + HELD_OUT:
+            few = f"{len(usable)} of {len(snapshot.logs)} kept batches have the shape of the taped one"
+            try:
+                data = data.stretched(log, others)
+            except ReplayError as error:
+                raise ReplayError(f"{few}, and {error}") from error
+            usable = [one for one in snapshot.logs if data.fits(one)]
+        if len(usable) < MIN_STEPS + HELD_OUT:
             raise ReplayError(
-                f"{len(usable)} of {len(snapshot.logs)} kept batches have the shape of the taped one, and "
-                f"{MIN_STEPS + HELD_OUT} are needed"
+                f"{len(usable)} batches were kept, and {MIN_STEPS + HELD_OUT} are needed"
             )
         steps = min(steps, len(usable) - HELD_OUT)
         missing = {n for group in snapshot.groups for n in group} - set(snapshot.parameters)
@@ -250,7 +256,7 @@ class Plan:
     def _gradients(
         self, parameters: Mapping[str, Tensor], log: StepLog
     ) -> tuple[float, dict[str, Tensor | None]]:
-        replay = self.tape.replay(
+        replay = self.data.tape_for(log).replay(
             parameters=self._on_tape(parameters),
             batch=self.data.batch(log),
             substitute=self.data.substitute(log),
@@ -267,7 +273,7 @@ class Plan:
     def _judge(self, parameters: Mapping[str, Tensor]) -> float:
         total = 0.0
         for log in self.held_out:
-            replay = self.tape.replay(
+            replay = self.data.tape_for(log).replay(
                 parameters=self._on_tape(parameters),
                 batch=self.data.batch(log),
                 substitute=self.data.substitute(log),
@@ -277,7 +283,7 @@ class Plan:
         return total / len(self.held_out)
 
     def _logits(self, parameters: Mapping[str, Tensor], log: StepLog, ref: Ref) -> Tensor:
-        replay = self.tape.replay(
+        replay = self.data.tape_for(log).replay(
             parameters=self._on_tape(parameters),
             batch=self.data.batch(log),
             substitute=self.data.substitute(log),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from traindoctor.checks.base import Clear, Finding, NotJudged
@@ -117,6 +118,9 @@ def test_gradients_that_lose_their_bits_before_they_are_zero() -> None:
     assert "30%" in found.summary
     # An error that a larger loss does not cure is no matter of small numbers.
     assert isinstance(fp16_underflow(half(["float16"], lost=0.07, errors=(0.3, 0.25))), Clear)
+    # ... nor is one that is no number, with either loss: the range was left at its other end.
+    for scaled in (math.inf, 1e-3):
+        assert isinstance(fp16_underflow(half(["float16"], errors=(math.inf, scaled))), Clear)
 
 
 def test_an_infinity_that_is_swallowed_again() -> None:

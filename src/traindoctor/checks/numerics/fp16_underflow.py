@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.optimizer.base import groups_of, progress
 from traindoctor.record import Record
@@ -55,7 +57,8 @@ def fp16_underflow(record: Record) -> Outcome | None:
     learns = course is not None and course.learned and values.get("tensors_lost", 0.0) < WHOLE
     error, scaled = float(values.get("error", 0.0)), float(values.get("error_scaled", 0.0))
     if lost < LOST:
-        if error < ERROR or error < CURED * scaled:
+        # A gradient that is no number left the range at its upper end.
+        if not ERROR <= error < math.inf or error < CURED * scaled:
             return fp16_underflow.clear(f"{lost:.1%} of the gradient is lost to float16")
         return fp16_underflow.finding(
             evidence(
