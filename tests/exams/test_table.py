@@ -248,6 +248,7 @@ ROWS: dict[str, Row] = {
         planted.writer, {"step": 0}, {"step": 1}, numbers(lambda v: v["greedy"]["loops"] > 0.9)
     ),
     "experiment_rate_down": runs(won_by("lr/10", "lr/100"), **SGD, rate=30.0),
+    "experiment_rate_long": runs(won_by("lr/10", "warmup"), **SGD, rate=30.0),
     "experiment_rate_up": runs(named_by(lr_too_low, series={"optim.lr": [1.0] * 20}), rate=1e-6),
     "experiment_schedule": runs(won_by("highest rate"), falling=0.5),
     "experiment_decay": runs(won_by("no decay"), weight_decay=3.0),

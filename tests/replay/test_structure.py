@@ -11,6 +11,7 @@ from traindoctor.events import BackwardBegin, BackwardEnd
 from traindoctor.replay.dropout import without_dropout
 from traindoctor.replay.names import Names
 from traindoctor.replay.recorder import StepRecorder
+from traindoctor.replay.single import tape_step
 from traindoctor.replay.structure import Structure
 from traindoctor.replay.tape import StepTape
 
@@ -62,6 +63,32 @@ def test_sums_around_a_part_are_told_from_parts_without_one(tape: StepTape) -> N
     assert not structure.hangs(around[2], built_in.output)
     assert structure.bypass(by_hand.output) is None
     assert len(structure.additions) == 2
+
+
+class Parallel(nn.Module):
+    """Attention and MLP beside each other, with the input added to them or not."""
+
+    def __init__(self, around: bool) -> None:
+        super().__init__()
+        self.around = around
+        self.attention = nn.MultiheadAttention(D, 2, batch_first=True)
+        self.up, self.down = nn.Linear(D, D), nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = self.attention(x, x, x, need_weights=False)[0]
+        inner = self.down(F.gelu(self.up(x)))
+        return x + mixed + inner if self.around else mixed + inner
+
+
+@pytest.mark.parametrize("around", [True, False])
+def test_an_mlp_beside_the_attention_is_no_way_around_it(around: bool) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(D, D), Parallel(around)), torch.randn(3, 5, D)
+    tape = tape_step(lambda: model(x).square().mean(), model)
+    structure = Structure(tape)
+    activation = next(op.outputs[0] for op in tape.ops if op.name == "gelu")
+    for inside in (structure.attentions[0].output, activation):
+        assert (structure.bypass(inside) is not None) == around
 
 
 def test_numbers_that_multiply_are_read_also_in_place(tape: StepTape) -> None:

@@ -301,6 +301,79 @@ def test_in_place_writes_into_constants_replay() -> None:
     assert_exact(tape_step(compute, model))
 
 
+class InItsOwnMemory(torch.autograd.Function):
+    """Cross-entropy that leaves the gradient where the logits were."""
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+        logits = hidden @ weight.t()
+        logits -= logits.amax(-1, keepdim=True)
+        total = logits.exp().sum(-1).log()
+        picked = logits.gather(1, target[:, None]).squeeze(1)
+        ctx.save_for_backward(hidden, weight, target, logits.sub_(total[:, None]).exp_())
+        return (total - picked).mean()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        hidden, weight, target, chances = ctx.saved_tensors
+        rest = chances - F.one_hot(target, chances.shape[1])
+        rest *= gradient / len(target)
+        return rest @ weight, rest.t() @ hidden, None
+
+
+def test_a_function_that_writes_over_its_memory_is_differentiated_and_read() -> None:
+    model = nn.Linear(D, V, bias=False)
+    x, y = torch.randn(B, D), torch.randint(V, (B,))
+    tape = tape_step(lambda: InItsOwnMemory.apply(x, model.weight, y), model)
+    found = tape.replay(gradients=True, dtype=torch.float64).gradients()["weight"]
+    expected = torch.autograd.grad(F.cross_entropy(model(x), y), model.weight)[0]
+    torch.testing.assert_close(found.float(), expected)
+    logits = model(x).detach()
+    (site,) = tape.loss_sites
+    for seen in (tape.evaluate(site.logits), tape.replay(want=[site.logits])[site.logits]):
+        torch.testing.assert_close(seen.detach(), logits - logits.amax(-1, keepdim=True))
+
+
+class Hiding(nn.Module):
+    """Which places a model hides it draws itself, and so does a layer that is dropped as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift = nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = torch.rand(x.shape[:2]).argsort(1)
+        kept = x.gather(1, order[:, : T // 2, None].expand(-1, -1, D))
+        alive = x.new_empty(len(x), 1, 1).bernoulli_(0.7)
+        return self.lift(kept) * alive
+
+
+def test_what_a_model_draws_itself_is_drawn_again_from_another_state() -> None:
+    model, x = Hiding(), torch.randn(B, T, D)
+    tape = tape_step(lambda: model(x).square().mean(), model)
+    assert_exact(tape)
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    expected = model(x).square().mean()
+    assert torch.equal(tape.replay(random={"cpu": state}).loss, expected)
+    assert not torch.equal(tape.replay().loss, expected)
+
+
+def test_a_replay_does_not_touch_the_scripts_generator() -> None:
+    model, x = nn.Linear(D, D), torch.randn(B, D)
+    own = torch.Generator().manual_seed(3)
+
+    def compute() -> Tensor:
+        chosen = torch.multinomial(x.softmax(-1), 2, generator=own)
+        return model(x).gather(1, chosen).square().mean()
+
+    tape = tape_step(compute, model)
+    before = own.get_state()
+    assert_exact(tape)
+    assert_exact(tape)
+    assert torch.equal(own.get_state(), before)
+
+
 def test_lines_and_modules_are_named() -> None:
     model = Decoder(Attention())
     tape = tape_step(loss_of(model), model)

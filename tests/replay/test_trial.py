@@ -206,6 +206,16 @@ def test_a_model_above_the_bound_has_no_snapshot_and_a_reason(tmp_path) -> None:
     assert "bound" in keeper.refusal
 
 
+def test_more_steps_than_batches_go_through_them_again(tmp_path) -> None:
+    watch, losses, _ = run(tmp_path)
+    plan = first_plan(watch)
+    longer = plan.longer(3)
+    trial = longer.control()
+    assert longer.steps == len(trial.losses) == 3 * plan.steps
+    assert trial.losses[: plan.steps] == pytest.approx(losses[: plan.steps], abs=1e-5)
+    assert trial.judged < plan.control().judged
+
+
 # -- the exams -------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ EXAMS: dict[str, str] = {
     "outside_changes": "outside",
     "gradient_arrival": "arrival",
     "experiment_rate_down": "counterfactual",
+    "experiment_rate_long": "counterfactual",
     "experiment_rate_up": "counterfactual",
     "experiment_schedule": "counterfactual",
     "experiment_decay": "counterfactual",

@@ -36,6 +36,10 @@ MECHANISM = 5
 WARMUP_SHARE = 0.5
 BEYOND_BREAK = 5
 LARGEST_FACTOR = 100_000
+# A run that has stopped at the level of frequencies shows after 60 to 150 steps that a lower rate would not have: the
+# kept batches are gone through so often, or as often as there is time for.
+LONG_ROUNDS = 4
+FEWEST_ROUNDS = 2
 # Most scripts that clip the norm of their gradients clip it here.
 USUAL_LIMIT = 1.0
 NO_DECAY = {"no decay": Change(settings={"weight_decay": 0.0}, decay_by_hand=False)}
@@ -190,6 +194,23 @@ def experiment_rate_down(patient: Patient) -> dict[str, Any]:
         "lr/100": Change(rate=lambda _: 0.01),
     }
     return compare(plan, changes, seconds=patient.seconds, promising=2, resort="lr/100")
+
+
+@exam(
+    name="experiment_rate_long",
+    title="Many more steps from the start with a tenth of the rate, and with a warm-up",
+    cost=4 * LONG_ROUNDS * (FIRST_STEPS + 6),
+    least=4 * FEWEST_ROUNDS * (FIRST_STEPS // 2 + 6),
+)
+def experiment_rate_long(patient: Patient) -> dict[str, Any]:
+    plan = first_plan(patient)
+    runs = 2 + PERMUTED
+    rounds = int(min(LONG_ROUNDS, patient.seconds / max(1e-9, runs * plan.seconds)))
+    if rounds < FEWEST_ROUNDS:
+        raise NotApplicable("there was no time for more steps than the other experiments make")
+    plan = plan.longer(rounds)
+    changes = {"lr/10": Change(rate=lambda _: 0.1), **warm_up(plan)}
+    return compare(plan, changes, seconds=patient.seconds)
 
 
 def _times(factor: int) -> Change:

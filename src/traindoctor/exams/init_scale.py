@@ -33,6 +33,9 @@ PRODUCTS = frozenset(
         "bmm",
         "einsum",
         "multi_head_attention_forward",
+        "conv1d",
+        "conv2d",
+        "conv3d",
     }
 )
 
@@ -116,10 +119,10 @@ def weight_scales(tape: StepTape) -> dict[str, float]:
                 )
     for name in sorted(n for n in names if n):
         value = tape.parameters[name].value.detach().float()
-        if value.ndim == 2 and min(value.shape) > 1:
+        if value.ndim >= 2 and min(value.flatten(1).shape) > 1:
             rms = float(value.square().mean().sqrt())
             if rms > 0:
-                found[name] = rms * math.sqrt(value.shape[1])
+                found[name] = rms * math.sqrt(value[0].numel())
     return found
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
-from traindoctor.replay.ops import Op, Ref
+from traindoctor.replay.ops import PARAMETER, Op, Ref
+from traindoctor.replay.origins import hangs_on
 from traindoctor.replay.structure import Structure
 from traindoctor.replay.unit_norms import (
     meant_for_features,
@@ -70,7 +71,8 @@ def normalisation(patient: Patient) -> Mapping[str, Any]:
 
 
 def of_numbers(structure: Structure) -> dict[str, Any]:
-    """A batch of numbers: statistics over time are usual for signals, only unit vectors meant for features are told."""
+    """A batch of numbers: statistics over time are usual for signals. Unit vectors meant for features are told, and
+    (marked as of a `signal`) normalisations by hand of a stack with attention that all run over the same axis."""
     tape = structure.tape
     found = [
         (op, hit[1], hit[2])
@@ -78,6 +80,8 @@ def of_numbers(structure: Structure) -> dict[str, Any]:
         if op.name == "normalize" and (hit := normalising(structure, op)) is not None
     ]
     found = [hit for hit in found if stretched_by_features(structure, hit[0], hit[1], hit[2][0])]
+    signal = all_alike(structure) if not found else None
+    found += [signal] if signal else []
     lost = pooled_away(structure)
     moved = moved_place(tape) if found else None
     if moved is None:
@@ -89,7 +93,9 @@ def of_numbers(structure: Structure) -> dict[str, Any]:
     before, after = tape.replay(want=sources), tape.replay(batch={where: other}, want=sources)
     apart = {ref: told_apart(before[ref], after[ref], row, rows) for ref in sources}
     return {
-        "norms": described(structure, found, apart),
+        "norms": [
+            {**norm, "signal": signal is not None} for norm in described(structure, found, apart)
+        ],
         "rms_by_hand": 0,
         "attentions": len([a for a in structure.attentions if a.op.segment == 0]),
         "growth": None,
@@ -97,6 +103,22 @@ def of_numbers(structure: Structure) -> dict[str, Any]:
         "erased": lost,
         "step": tape.step,
     }
+
+
+def all_alike(structure: Structure) -> tuple[Op, Ref, list[int]] | None:
+    """The first normalisation of activations, where there are several, all by hand and over the same dimensions."""
+    tape = structure.tape
+    hits = [
+        hit
+        for op in tape.ops
+        if not op.segment and (hit := normalising(structure, op)) is not None
+        if hangs_on(tape, hit[1]) & PARAMETER
+    ]
+    kinds = {(len(structure.shape(source)), tuple(dims)) for _, source, dims in hits}
+    by_hand = all(op.name in BY_HAND for op, _, _ in hits)
+    if len(hits) < 2 or len(kinds) > 1 or not by_hand or not structure.attentions:
+        return None
+    return hits[0]
 
 
 def pooled_away(structure: Structure) -> dict[str, Any] | None:

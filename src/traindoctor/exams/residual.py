@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.ops import Ref
-from traindoctor.replay.structure import Structure
+from traindoctor.replay.structure import ACTIVATIONS, Structure
 
 if TYPE_CHECKING:
     from traindoctor.replay.execute import Replay
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 PRODUCTS_OF_ENTRIES = frozenset({"mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__"})
 # Two gates that add up to 1, by float16's rounding.
 WHOLE = 2e-3
-ACTIVATIONS = frozenset(
-    "relu relu_ gelu silu silu_ leaky_relu elu mish tanh relu6 selu hardswish glu celu".split()
-)
 
 
 @exam(name="residual", title="Skip paths around attention and MLP", cost=2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,8 @@ def run(
         runner.put_batch(batch)
     runner.put_leaves(parameters)
     runner.own_random = random is None
-    with quiet(), restored():
+    runner.early = early(tape)
+    with quiet(), restored(), memory_kept(ops) if gradients else nullcontext():
         for device, state in (random or {}).items():
             set_random_state(device, state)
         kept = runner.run(ops, {*(ref for ref in roots if ref is not None), *want})
@@ -112,12 +114,28 @@ def run(
     return Replay(tape, made, runner.leaves, {ref: kept[ref] for ref in want})
 
 
+@contextmanager
+def memory_kept(ops: Sequence[Op]) -> Iterator[None]:
+    """A Function that writes over its own memory is differentiated all the same: what backward needs is copied."""
+    if any(op.writes for op in ops if op.users_function is not None):
+        with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.clone, lambda kept: kept):
+            yield
+    else:
+        yield
+
+
 def evaluate(tape: StepTape, ref: Ref) -> Tensor:
     """One value of the step as it was, without going on to the roots."""
     runner = TapeRunner(tape, None, False, False, False, {})
     runner.put_leaves({})
+    runner.early = early(tape)
     with quiet(), restored():
         return runner.run(tape.needed([ref]), {ref})[ref]
+
+
+def early(tape: StepTape) -> Mapping[int, Ref]:
+    """Who wants predictions has asked where they are; while that is being found out, nobody does."""
+    return tape.overwritten if "loss_sites" in vars(tape) else {}
 
 
 def visit(

@@ -13,7 +13,7 @@ from traindoctor.replay.conventions import ESCAPES, SHAPE_ONLY, draws, selected_
 from traindoctor.replay.draft import Draft
 from traindoctor.replay.modes import random_states
 from traindoctor.replay.names import is_trainable_leaf, local
-from traindoctor.replay.ops import PARAMETER, Escape, FunctionCall, Op, replace, tensors_in
+from traindoctor.replay.ops import DATA, PARAMETER, Escape, FunctionCall, Op, replace, tensors_in
 from traindoctor.replay.running_functions import RunningFunctions
 from traindoctor.replay.tensors import TensorTable, version
 
@@ -58,9 +58,14 @@ class OpWriter:
         if name in SHAPE_ONLY:
             hangs_on = 0
         call = Call(arguments, hangs_on)
+        if not hangs_on and draws(name) and kwargs.get("generator") is None:
+            call.place = frames.here(FRAMES_OF_OURS)
+            if call.place.module is not None:
+                # What a model draws itself (which patches it hides) is another one at each step, as data are.
+                call.hangs_on = hangs_on = DATA
         if not hangs_on:
             return call
-        call.place = frames.here(FRAMES_OF_OURS)
+        call.place = call.place or frames.here(FRAMES_OF_OURS)
         call.function = function = self.functions.innermost(call.place, self.tensors)
         if name in ESCAPES:
             return call
@@ -75,6 +80,10 @@ class OpWriter:
                 self.tensors.keep_base(target, storage)
         call.args = replace(args, Tensor, lambda t: self.tensors.ref(t, function))
         call.kwargs = replace(kwargs, Tensor, lambda t: self.tensors.ref(t, function))
+        generator = kwargs.get("generator")
+        if generator is not None:
+            # The script's own stays the script's: a replay draws from a copy.
+            call.kwargs = {**call.kwargs, "generator": generator.clone_state()}
         if draws(name):
             call.rng = random_states(arguments)
         call.index = selected_by(name, args, kwargs)

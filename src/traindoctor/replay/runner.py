@@ -41,6 +41,8 @@ class TapeRunner:
         self.indices: dict[Op, Tensor] = {}
         self.look: Callable[[Op, Any, Sequence[Tensor]], bool] | None = None
         self.stopped = False
+        self.early: Mapping[int, Ref] = {}
+        """Values that are wanted as they were before the op of that number, and are written over later."""
         self.own_random = True
         """Each op draws from the state it had; else all draw on from the one that was given."""
         self.leaves: dict[str, Tensor] = {}
@@ -71,6 +73,8 @@ class TapeRunner:
 
     def run(self, ops: Sequence[Op], wanted: set[Ref]) -> dict[Ref, Tensor]:
         last_use = {}
+        kept: dict[Ref, Tensor] = {}
+        moments = sorted(self.early, reverse=True)
         for number, op in enumerate(ops):
             for ref in (*op.inputs, *op.outputs, *refs_in(_call_arguments(op))):
                 last_use[ref] = number
@@ -79,6 +83,10 @@ class TapeRunner:
             if ref not in wanted and self.tape.name_of(ref) is None:
                 dying.setdefault(number, []).append(ref)
         for number, op in enumerate(ops):
+            while moments and op.number >= moments[-1]:
+                ref = self.early[moments.pop()]
+                if ref in wanted:
+                    kept[ref] = self.value(ref).clone()
             try:
                 self.step(op)
             except ReplayError:
@@ -95,7 +103,7 @@ class TapeRunner:
         for ref in wanted:
             if ref not in self.env:
                 self.env[ref] = self.value(ref)
-        return {ref: self.env[ref] for ref in wanted}
+        return {ref: self.env[ref] for ref in wanted} | kept
 
     def value(self, ref: Ref) -> Tensor:
         found = self.env.get(ref)
@@ -121,6 +129,8 @@ class TapeRunner:
                 return
         args = replace(op.args, Ref, self.value)
         kwargs = replace(op.kwargs, Ref, self.value)
+        if kwargs.get("generator") is not None:
+            kwargs = {**kwargs, "generator": kwargs["generator"].clone_state()}
         if op in self.indices:
             args, kwargs = _with_index(op, args, kwargs, self.indices[op])
         func = op.func

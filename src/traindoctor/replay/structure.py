@@ -40,6 +40,9 @@ MASKS = frozenset(
     "nan_to_num".split()
 )
 ATTENTION_CALLS = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
+ACTIVATIONS = frozenset(
+    "relu relu_ gelu silu silu_ leaky_relu elu mish tanh relu6 selu hardswish glu celu".split()
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,9 +210,27 @@ class Structure:
         for op, one, other in self.additions:
             for through, around in ((one, other), (other, one)):
                 if self.hangs(through, inside) and not self.hangs(around, inside):
-                    if self.above(inside) & (self.above(around) | 1 << around.index):
+                    if self._straight(around, self.above(inside)):
                         return op, through, around
         return None
+
+    def _straight(self, ref: Ref, start: int) -> bool:
+        """Some way from one of the Refs of `start` to this one leads through no attention and no activation.
+
+        An MLP beside the attention, or the other way round, is no way around either.
+        """
+        queue, seen = [ref], {ref}
+        while queue:
+            ref = queue.pop()
+            if start >> ref.index & 1:
+                return True
+            op = self.tape.producer.get(ref)
+            if op is None or op.name in ACTIVATIONS | ATTENTION_CALLS | SOFTMAXES:
+                continue
+            above = [r for r in op.inputs if r not in seen and self.of_data(r)]
+            seen.update(above)
+            queue += above
+        return False
 
     def scalar_factor(self, op: Op) -> float | None:
         """The number a scaling op multiplies by; None where it is no single number."""

@@ -89,6 +89,22 @@ class StepTape:
         return found
 
     @cached_property
+    def overwritten(self) -> dict[int, Ref]:
+        """Number of an op -> the predictions that it compares with targets and that are written over later.
+
+        A loss written for speed makes its gradient in the memory of the logits.
+        """
+        last: dict[int, int] = {}
+        for op in self.ops:
+            for ref in op.writes:
+                last[self.geometry[ref.index].storage] = op.number
+        found = {}
+        for site in self.loss_sites:
+            if last.get(self.geometry[site.logits.index].storage, -1) > site.op.number:
+                found[site.op.number] = site.logits
+        return found
+
+    @cached_property
     def functions(self) -> list[FunctionCall]:
         """Calls of the user's own autograd.Functions, in order."""
         calls = [op.users_function for op in self.ops]

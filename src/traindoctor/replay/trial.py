@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -99,6 +99,8 @@ class Plan:
     """By what the script itself shrinks weights between steps."""
     gradients: ByHand | None = None
     """What the script itself does to its gradients before the step."""
+    rounds: int = 1
+    """How often the batches are gone through; after the first time the last step's rate stays."""
 
     @classmethod
     def of(
@@ -143,7 +145,11 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        return len(self.train)
+        return len(self.train) * self.rounds
+
+    def longer(self, rounds: int) -> Plan:
+        """The same batches again and again: more steps than there are batches that were kept."""
+        return replace(self, rounds=rounds)
 
     @property
     def peak(self) -> list[float]:
@@ -210,9 +216,10 @@ class Plan:
         total: dict[str, Tensor] = {}
         losses: list[float] = []
         tail = min(AVERAGED, max(1, self.steps // 4))
+        kept = len(self.train)
         for position in range(self.steps):
-            log = self.train[position]
-            batch = self.train[order[position]] if order is not None else log
+            log = self.train[min(position, kept - 1)]
+            batch = self.train[(order[position] if order is not None else position) % kept]
             loss, gradients = self._gradients(parameters, batch)
             losses.append(loss)
             if has_blown(losses):

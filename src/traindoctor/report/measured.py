@@ -302,6 +302,7 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "kept_tensors": ("tensors kept", kept_tensors),
     "generation": ("what the model writes", generation),
     "experiment_rate_down": ("lower rate", experiment),
+    "experiment_rate_long": ("lower rate, many steps", experiment),
     "experiment_rate_up": ("higher rate", experiment),
     "experiment_schedule": ("other schedule", experiment),
     "experiment_decay": ("less decay", experiment),

@@ -16,6 +16,7 @@ def test_fires_when_no_signal_passes() -> None:
     assert isinstance(judge(1e-4, 0.08, falls=0.02), Finding)  # the head alone learns a little
     assert isinstance(judge(0.02, 1e-3), Finding)
     assert isinstance(judge(0.04, 5e-11), Finding)  # five layers, each a little too small
+    assert isinstance(judge(0.16, 1e-8), Finding)  # eight convolutions without norms
 
 
 def test_silent_on_usual_scales_on_zero_heads_and_where_the_run_learns() -> None:

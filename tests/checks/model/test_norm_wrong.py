@@ -42,6 +42,16 @@ def test_statistics_over_time_in_a_next_token_model_are_a_leak() -> None:
     assert isinstance(judge(norm("layer_norm", "time"), mixing=0.0), Clear)
 
 
+def test_statistics_over_time_in_a_model_of_signals_count_where_the_run_is_stuck() -> None:
+    values = {"norms": [norm("var_mean", "time") | {"signal": True}], "rms_by_hand": 0}
+    exams = {"normalisation": values | {"attentions": 2, "growth": None}}
+    stuck = norm_wrong(make_record({"loss.root": [2.5, 2.4] * 20}, exams=exams))
+    assert isinstance(stuck, Finding)
+    assert stuck.status == "likely"
+    learning = {"loss.root": [2.5 - 0.05 * k for k in range(40)]}
+    assert isinstance(norm_wrong(make_record(learning, exams=exams)), Clear)
+
+
 def test_fires_on_a_deep_stack_that_grows() -> None:
     assert isinstance(judge(attentions=6, growth=40.0), Finding)
 

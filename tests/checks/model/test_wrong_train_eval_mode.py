@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import numpy as np
+
 from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
 from traindoctor.checks.model.wrong_train_eval_mode import wrong_train_eval_mode
-from traindoctor.record import make_record
+from traindoctor.record import Series, make_record
 
 
 def test_fires_when_training_in_evaluation_mode() -> None:
@@ -50,6 +52,12 @@ def test_silent_on_preference_training_without_dropout() -> None:
     assert isinstance(wrong_train_eval_mode(make_record(both, facts=statistics)), Finding)
     forgotten = both | {"mode.training": [1.0] * 10 + [0.0] * 20}
     assert isinstance(wrong_train_eval_mode(make_record(forgotten, facts=dropout)), Finding)
+    # A stage of its own, with an optimizer of its own, begins like a run.
+    staged = make_record(forgotten, facts=dropout)
+    staged._series["optim.objects"] = Series(
+        "optim.objects", np.array([0, 10]), np.array([1.0, 2.0])
+    )
+    assert isinstance(wrong_train_eval_mode(staged), Clear)
 
 
 def test_dropout_functions_that_do_not_know_the_mode() -> None:

@@ -153,9 +153,11 @@ def test_updates_that_are_rounded_away() -> None:
 
 
 def test_half_weights_that_a_script_steps_itself() -> None:
-    def judge(observed: float, unmoved: float = 0.85, expected: float = 7000.0) -> object:
+    def judge(
+        observed: float, unmoved: float = 0.85, expected: float = 7000.0, slope: float = 0.001
+    ) -> object:
         moves = {"observed": observed, "expected": expected, "unmoved": unmoved, "dtype": "float16"}
-        crawling = {"loss.root": [2.0 - 0.001 * k for k in range(60)]}
+        crawling = {"loss.root": [2.0 - slope * k for k in range(60)]}
         return low_precision_updates_lost(
             make_record(crawling, facts={"weights.half_moves": moves})
         )
@@ -166,6 +168,9 @@ def test_half_weights_that_a_script_steps_itself() -> None:
     assert isinstance(judge(6000.0), Clear)  # a master copy
     assert isinstance(judge(5.0, unmoved=0.2), Clear)  # long updates
     assert isinstance(judge(0.0, expected=8.0), NotJudged)
+    # Runs that learn: slowly, where most updates are lost; well; and where many get through.
+    speeds = [judge(5.0, slope=0.016), judge(5.0, slope=0.03), judge(5.0, 0.6, slope=0.016)]
+    assert [found.status for found in speeds] == ["likely", "possible", "possible"]
     assert isinstance(low_precision_updates_lost(make_record({"loss.root": [2.0] * 9})), NotJudged)
 
 

@@ -4,7 +4,7 @@ import math
 
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.gradient.gradients_exploding import gradients_exploding
-from traindoctor.checks.optimizer.lr_too_high import EXAM, lr_too_high
+from traindoctor.checks.optimizer.lr_too_high import EXAM, LONG, lr_too_high
 from traindoctor.checks.optimizer.no_warmup import no_warmup
 from traindoctor.record import ExamResult, Record, make_record
 
@@ -178,6 +178,33 @@ def test_a_refused_experiment_leaves_a_broken_and_a_flat_run_open_and_a_calm_one
     assert isinstance(lr_too_high(flat), NotJudged)
     assert isinstance(no_warmup(flat), NotJudged)
     assert isinstance(lr_too_high(calm), Clear)
+
+
+def with_more_steps(longer: dict | None, *, steps: int = 140) -> Record:
+    """The run stops on the level of frequencies; its first 40 steps are no better at any rate."""
+    losses = [4.7, 4.0, 3.5, *[3.2] * (steps - 3)]
+    exams = {EXAM: trial(lr_3=3.33, lr_10=3.5)} | ({} if longer is None else {LONG: longer})
+    series = {"loss.token": losses, "ladder.unigram": [3.2] * steps, "optim.lr": [0.02] * steps}
+    return make_record(series, exams=exams)
+
+
+def test_a_run_that_stops_is_asked_about_with_more_steps() -> None:
+    asked = lr_too_high(with_more_steps(None))
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == LONG
+    assert isinstance(lr_too_high(with_more_steps(None, steps=80)), Clear)
+    found = lr_too_high(with_more_steps(trial(lr_10=2.9) | {"steps": 120}))
+    assert isinstance(found, Finding)
+    assert "120" in found.evidence[0].measure
+    assert isinstance(lr_too_high(with_more_steps(trial(lr_10=3.32))), Clear)
+    warm = with_more_steps(trial(lr_10=2.9, warmup=2.88))
+    assert isinstance(lr_too_high(warm), Clear)
+
+
+def test_a_run_that_has_solved_its_task_is_left_alone() -> None:
+    solved = [4.7, 4.0, 3.5, *[0.1] * 60]
+    for check in (lr_too_high, no_warmup):
+        assert isinstance(check(record(trial(lr_3=2.9, lr_10=3.0, warmup=2.85), solved)), Clear)
 
 
 def test_warm_up_that_cures_is_named_instead() -> None:

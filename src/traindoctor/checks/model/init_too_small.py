@@ -5,8 +5,9 @@ from traindoctor.record import Record
 
 # Healthy: weights 0.11-1.0 of 1/sqrt(fan in), scores 0.05 and more. Ten times less silences a stack by itself.
 WEIGHTS, SCORES, SILENT = 0.03, 0.01, 0.01
-# Somewhat small weights silence a deep stack without norms: scores of 5e-11 in the sick case, at 0.04 per layer.
-SMALL, GONE = 0.1, 1e-5
+# Somewhat small weights silence a deep stack without norms: scores of 5e-11 and 1e-8 in the sick cases, at 0.04 and
+# 0.16 per layer.
+SMALL, GONE = 0.3, 1e-5
 STEPS = 20
 # A run that gets this far below the frequencies of targets learns in spite of its start.
 LEARNS = 0.4

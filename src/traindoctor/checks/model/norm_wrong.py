@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.optimizer.base import progress
 from traindoctor.record import ExamResult, Record
 
 # Without normalisation a stack of this depth grows; with bounded branches (Fixup, ReZero) it does not.
@@ -38,7 +39,7 @@ def norm_wrong(record: Record) -> Outcome | None:
     BatchNorm where outputs of one text may not see each other.
     ## When it stays silent
     BatchNorm in models that are not causal, shallow stacks without normalisation, and stacks whose activations
-    stay bounded. Axes whose size does not tell what they are.
+    stay bounded. Axes whose size does not tell what they are, statistics over time in models of signals that learn.
     """
     result = record.exam("normalisation")
     assert result is not None
@@ -49,6 +50,8 @@ def norm_wrong(record: Record) -> Outcome | None:
         strange = [axis for axis in norm["axes"] if axis in ("batch", "time")]
         if strange == ["time"] and leaks(record):
             continue  # in a next-token model that is a leak, and named so
+        if norm.get("signal") and not stuck(record):
+            continue  # signals may be normalised over time on purpose
         if norm["op"] in FEATURE_NORMS and strange:
             # Over time and features together is done on purpose in some models of signals.
             both = norm["axes"] == ["feature", "time"]
@@ -58,6 +61,7 @@ def norm_wrong(record: Record) -> Outcome | None:
                 ),
                 evidence("shape of the input", "x".join(map(str, norm["shape"]))),
                 status="possible" if both else None,
+                grade="statistic" if norm.get("signal") else "exact",
                 where=norm["module"] or None,
                 line=norm["line"],
                 since_step=0,
@@ -86,6 +90,11 @@ def norm_wrong(record: Record) -> Outcome | None:
             summary="A deep stack without normalisation: activations grow from block to block",
         )
     return norm_wrong.clear(f"{len(values['norms'])} normalisations over features")
+
+
+def stuck(record: Record) -> bool:
+    course = progress(record)
+    return course is not None and course.stuck
 
 
 def pooled_away(result: ExamResult) -> Finding:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks.base import Finding, Outcome, check, evidence, worth_asking
+from traindoctor.checks.optimizer.base import last_stage
 from traindoctor.record import Record
 
 # Modes are all or nothing in sound runs; a frozen part in evaluation mode leaves the rest training.
@@ -46,7 +47,8 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
             f"mode.training has not {IN_A_ROW} points"
         )
     off = training.values < HALF
-    if off.all() and meant(record, len(off)):
+    stage = last_stage(record)
+    if off[training.steps >= stage].all() and meant(record, stage, int(off.sum())):
         return wrong_train_eval_mode.clear(
             "dropout is off from the first step on, as in the frozen model that the run is compared with"
         )
@@ -98,11 +100,12 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
     return taught or wrong_train_eval_mode.clear("modes are as they should be")
 
 
-def meant(record: Record, steps: int) -> bool:
+def meant(record: Record, since: int, steps: int) -> bool:
     """Preference training without dropout: two models that begin as one must differ in their weights alone."""
     beside = record.get("mode.beside_training")
     if record.fact("mode.statistics") is not False or beside is None:
         return False
+    beside = beside.after(since)
     return len(beside) > HALF * steps and float(beside.values.max()) == 0
 
 

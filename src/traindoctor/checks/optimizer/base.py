@@ -258,6 +258,13 @@ class Progress:
         return self.last < 0.6 * self.first
 
     @property
+    def stuck(self) -> bool:
+        """It neither breaks nor learns: on the level of frequencies, or hardly under its start."""
+        if self.broke or self.learned:
+            return False
+        return math.isfinite(self.below_unigram) or self.last > FALLEN * self.first
+
+    @property
     def learned_well(self) -> bool:
         """Learned, and most of what one token of context gives: the length of the steps is no suspect.
 
@@ -362,16 +369,21 @@ class RateTrace:
         return int(self.series.steps[alive[-1] + 1])
 
 
+def last_stage(record: Record) -> int:
+    """The step at which the last stage begins, with an optimizer of its own: preference training after fine-tuning.
+
+    Optimizers that are made again and again are no stages.
+    """
+    begun = record.get("optim.objects")
+    return int(begun.steps[-1]) if begun is not None and 1 < len(begun) <= STAGES else 0
+
+
 def rate_trace(record: Record) -> RateTrace | None:
     """Of the last stage: a new optimizer (fine-tuning after training) begins a course of its own."""
     series = record.get("optim.lr")
     if series is None:
         return None
-    begun = record.get("optim.objects")
-    # Optimizers that are made again and again are no stages.
-    if begun is not None and 1 < len(begun) <= STAGES:
-        series = series.after(int(begun.steps[-1]))
-    finite = series.finite()
+    finite = series.after(last_stage(record)).finite()
     return RateTrace(finite) if len(finite) >= 2 else None
 
 

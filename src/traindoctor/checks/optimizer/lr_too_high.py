@@ -7,6 +7,9 @@ from traindoctor.checks.optimizer.base import Experiment, first_norm, progress, 
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
+LONG = "experiment_rate_long"
+# Steps of a run that has had the time to get on: healthy ones leave the level of frequencies within 30 to 100.
+MANY = 100
 SHARES = {"lr/3": "a third", "lr/10": "a tenth", "lr/100": "a hundredth"}
 
 
@@ -53,8 +56,20 @@ def lr_too_high(record: Record) -> Outcome | None:
     if share is None and unstable:
         # The loss jumps above that of the untrained model: beside that a smaller gain is enough to be likely.
         share = next((name for name in SHARES if trial.below_all(name)), None)
+    if share is None and reached is not None and reached.stuck and len(record["optim.lr"]) >= MANY:
+        # The first steps of a run that stops later on look alike at any rate.
+        result = record.exam(LONG)
+        if result is None:
+            return lr_too_high.not_judged(
+                "more steps at a lower rate have not been tried", wants=LONG
+            )
+        longer = Experiment.of(result)
+        if longer is not None and longer.wins("lr/10"):
+            trial, share = longer, "lr/10"
     if share is None:
         return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")
+    if reached is not None and reached.solved:
+        return lr_too_high.clear("next to nothing is left of the loss")
     if trial.outdone(reached, SHARES):
         return lr_too_high.clear(f"{EXAM}: the run came as far by itself")
     if trial.warmup_cures and not warms_up(record):
@@ -67,7 +82,7 @@ def lr_too_high(record: Record) -> Outcome | None:
     return lr_too_high.finding(
         *(trial.evidence(name, f"{SHARES[name]} of the rate") for name in {best: 0, share: 0}),
         evidence("learning rate", float(rate.values.max())),
-        grade="experiment" if _share_that_learns(trial) else "statistic",
+        grade="experiment" if trial.wins(share) else "statistic",
         summary=f"The learning rate ({rate.values.max():.3g}) is too high: from the same start, on the same "
         f"batches, {SHARES[best]} of it reaches {trial.variants[best]:.3f} where the run "
         f"{f'is at {trial.control:.3f}' if math.isfinite(trial.control) else 'breaks'}",

@@ -5,6 +5,8 @@ from traindoctor.checks.optimizer.base import Experiment, progress, warms_up
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
+LONG = "experiment_rate_long"
+"""Asked for by lr-too-high, where the run stops on the level of frequencies."""
 
 
 @check(
@@ -39,6 +41,9 @@ def no_warmup(record: Record) -> Outcome | None:
         return no_warmup.not_judged("a warm-up has not been tried", wants=EXAM)
     if not trial.faithful:
         return no_warmup.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
+    longer = Experiment.of(record.exam(LONG))
+    if longer is not None and longer.wins("warmup"):
+        trial = longer
     if "warmup" not in trial.variants and (trial.wins("lr/3") or trial.wins("lr/10")):
         return no_warmup.not_judged("there was no time to try a warm-up")
     if not trial.wins("warmup"):
@@ -47,6 +52,8 @@ def no_warmup(record: Record) -> Outcome | None:
         return no_warmup.clear(
             f"{EXAM}: a lower rate does not help: the first steps are not too long"
         )
+    if reached is not None and reached.solved:
+        return no_warmup.clear("next to nothing is left of the loss")
     if trial.outdone(reached, ["warmup"]):
         return no_warmup.clear(f"{EXAM}: the run came as far by itself")
     if not trial.warmup_cures:
