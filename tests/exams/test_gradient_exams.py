@@ -23,7 +23,7 @@ from traindoctor.exams.init_scale import init_scale
 from traindoctor.exams.loss_coefficient import loss_coefficient
 from traindoctor.exams.loss_input import loss_input
 from traindoctor.exams.precision_ladder import precision_ladder
-from traindoctor.exams.printed_loss import printed_loss
+from traindoctor.exams.printed_loss import printed_loss, projection
 from traindoctor.exams.tape_gradient import tape_gradient
 from traindoctor.replay.names import Names
 from traindoctor.replay.patient import Patient
@@ -630,3 +630,14 @@ def test_first_predictions_are_held_against_the_numbers_they_are_to_be(
     x, y = torch.randn(40, 16), torch.randn(40, 1)
     values = perform(init_scale, patient_of(model, lambda: F.mse_loss(model(x), y)))
     assert (values["prediction_ratio"] > 10) == out
+
+
+def test_losses_that_are_read_beside_their_margins_still_span_the_gradient() -> None:
+    """Five micro-batches, each with two numbers whose gradients are parallel to rounding."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(5, 4000, generator=generator)
+    noisy = rows * (1 + 1e-7 * torch.randn(rows.shape, generator=generator))
+    target = rows.sum(0)
+    assert projection(target, torch.cat([rows, -3 * noisy])) == pytest.approx(1.0, abs=1e-6)
+    assert projection(target, rows[:1]) == pytest.approx(5**-0.5, abs=0.03)
+    assert projection(torch.zeros(4000), rows) == 0.0

@@ -101,6 +101,29 @@ def test_forgetting_is_a_first_step() -> None:
     assert (clone.tensors[0][0] - before).abs().mean() == pytest.approx(0.01, rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["adam", "rmsprop", "momentum"])
+def test_a_rescaled_state_is_that_of_longer_gradients(name: str) -> None:
+    """Steps of Adam and RMSprop are the same then, momentum's are longer by the factor."""
+    make = {
+        "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, eps=0.0),
+        "adam": lambda p: torch.optim.Adam(p, lr=0.01, eps=0.0),
+        "momentum": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+    }[name]
+    parameters, optimizer = trained(make)
+    give_gradients(parameters)
+    usual, longer = (
+        clone_of(optimizer, dtype=torch.float64),
+        clone_of(optimizer, dtype=torch.float64),
+    )
+    longer.rescale(10.0)
+    usual.step([[p.grad.double() for p in parameters]])
+    longer.step([[10 * p.grad.double() for p in parameters]])
+    factor = 10.0 if name == "momentum" else 1.0
+    for one, other, p in zip(usual.tensors[0], longer.tensors[0], parameters):
+        moved = one - p.detach().double()
+        torch.testing.assert_close(other - p.detach().double(), factor * moved)
+
+
 def test_a_rule_that_wants_a_closure_is_refused_with_its_reason() -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     clone = clone_of(torch.optim.LBFGS([parameter]))

@@ -91,6 +91,29 @@ def test_an_mlp_beside_the_attention_is_no_way_around_it(around: bool) -> None:
         assert (structure.bypass(inside) is not None) == around
 
 
+class Carried(nn.Module):
+    """A memory that goes from segment to segment: what is added to it hangs on other data than it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.carry, self.read = nn.Embedding(5, D), nn.Linear(D, D), nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        memory = torch.zeros(len(x), D)
+        for place in range(x.shape[1]):
+            memory = self.carry(memory) + self.read(self.token(x[:, place])).tanh()
+        return memory
+
+
+def test_a_memory_that_is_carried_along_leads_around() -> None:
+    torch.manual_seed(0)
+    model, x = Carried(), torch.randint(5, (3, 4))
+    tape = tape_step(lambda: model(x).square().mean(), model)
+    structure = Structure(tape)
+    written = [op.outputs[0] for op in tape.ops if op.name == "tanh"]
+    assert all(structure.bypass(ref) is not None for ref in written[1:])
+
+
 def test_numbers_that_multiply_are_read_also_in_place(tape: StepTape) -> None:
     structure = Structure(tape)
     division = next(op for op in tape.ops if op.name in ("div", "__truediv__"))

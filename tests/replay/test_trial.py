@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from short_runs import STEPS, T, Tiny, run
+from short_runs import STEPS, B, T, Tiny, run
 from traindoctor.capture.watch import Watch
 from traindoctor.errors import ReplayError
 from traindoctor.exams.counterfactual import (
@@ -204,6 +205,23 @@ def test_a_model_above_the_bound_has_no_snapshot_and_a_reason(tmp_path) -> None:
     keeper.on(StepBegin(torch.optim.SGD(model.parameters(), lr=0.1), 0), 0)
     assert keeper.first is None
     assert "bound" in keeper.refusal
+
+
+def test_a_wider_limit_is_no_matter_to_adam(tmp_path) -> None:
+    """Every gradient is cut to the limit: what Adam divides by is cut as well, and always was."""
+    watch, _, _ = run(tmp_path, lambda p: torch.optim.Adam(p, lr=1e-2, eps=1e-12), limit=1e-4)
+    keeper = watch.patient.snapshot
+    plan = Plan.of(keeper.latest, watch.patient.tapes, keeper.logs, steps=20)
+    assert keeper.latest.step > 0
+    assert plan.run(Change(limit=10.0)).judged == pytest.approx(plan.control().judged, abs=1e-5)
+
+
+def test_a_sum_over_targets_is_judged_per_target(tmp_path) -> None:
+    summed = lambda logits, y: F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum")  # noqa: E731
+    watch, losses, _ = run(tmp_path, loss_of=summed)
+    plan = first_plan(watch)
+    assert plan.unit == B * T
+    assert plan.control().losses[0] == pytest.approx(losses[0] / (B * T))
 
 
 def test_more_steps_than_batches_go_through_them_again(tmp_path) -> None:

@@ -32,6 +32,8 @@ FACTORS = frozenset(
 )
 # What tells how losses are spread over the examples.
 PICKS = frozenset("max amax min amin median nanmedian quantile kthvalue topk sort std var".split())
+# Rows in float32 that are parallel span a second direction of about 1e-14 of the first, squared.
+PARALLEL = 1e-9
 # Scripts that print at all print within so many steps; only then is a loss that nobody reads looked at.
 PATIENCE = 20
 
@@ -264,10 +266,14 @@ def projection(target: Tensor, rows: Tensor) -> float:
     rows = rows[rows.norm(dim=1) > 0]
     if not len(rows):
         return 0.0  # nothing that is read hangs on a parameter that got a gradient
-    scaled = rows / rows.norm(dim=1, keepdim=True)
-    weights = torch.linalg.lstsq(scaled.T, target[:, None]).solution[:, 0]
-    best = scaled.T @ weights
-    return float(torch.cosine_similarity(target, best, dim=0)) if bool(best.any()) else 0.0
+    # Rows may be parallel (a margin and its loss, read for each micro-batch), to rounding: least squares by the few
+    # products of rows with each other, without directions that only rounding makes.
+    scaled = (rows / rows.norm(dim=1, keepdim=True)).double()
+    lengths, directions = torch.linalg.eigh(scaled @ scaled.T)
+    kept = lengths > PARALLEL * lengths[-1]
+    along = directions[:, kept].T @ (scaled @ target.double())
+    length = float(target.double().norm())
+    return float((along.square() / lengths[kept]).sum().sqrt()) / length if length else 0.0
 
 
 def line_of(tape: StepTape, ref: Ref | None) -> str | None:

@@ -13,6 +13,9 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 
 BETA_NAMES = (("beta1", "beta2"), ("beta_1", "beta_2"), ("b1", "b2"))
+# What torch's optimizers call their means of gradients, and of squares.
+FIRST_MOMENTS = frozenset("exp_avg momentum_buffer exp_inf grad_avg mu".split())
+SECOND_MOMENTS = frozenset("exp_avg_sq max_exp_avg_sq square_avg sum".split())
 # Fast paths are not written for float64 copies on the CPU; every optimizer has the plain one.
 PLAIN = {"foreach": False, "fused": None, "capturable": False}
 
@@ -107,6 +110,19 @@ class OptimizerClone:
     def forget(self) -> None:
         """A fresh state, as on the first step."""
         self.optimizer.state = defaultdict(dict)
+
+    @torch.no_grad()
+    def rescale(self, factor: float) -> None:
+        """The state of gradients that had been longer by the factor all along."""
+        for state in self.optimizer.state.values():
+            # RMSprop gathers what is divided already.
+            divided = "square_avg" in state
+            for key, value in state.items():
+                power = 1 if key in FIRST_MOMENTS else 2 if key in SECOND_MOMENTS else 0
+                if divided and key == "momentum_buffer":
+                    continue
+                if power and isinstance(value, Tensor):
+                    value.mul_(factor**power)
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Sequence[Tensor | None]]) -> None:

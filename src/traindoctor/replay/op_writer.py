@@ -58,7 +58,8 @@ class OpWriter:
         if name in SHAPE_ONLY:
             hangs_on = 0
         call = Call(arguments, hangs_on)
-        if not hangs_on and draws(name) and kwargs.get("generator") is None:
+        drawn = draws(name) and not self.draft.complete and kwargs.get("generator") is None
+        if not hangs_on and drawn:
             call.place = frames.here(FRAMES_OF_OURS)
             if call.place.module is not None:
                 # What a model draws itself (which patches it hides) is another one at each step, as data are.

@@ -210,27 +210,32 @@ class Structure:
         for op, one, other in self.additions:
             for through, around in ((one, other), (other, one)):
                 if self.hangs(through, inside) and not self.hangs(around, inside):
-                    if self._straight(around, self.above(inside)):
+                    shared = self.above(inside) & (self.above(around) | 1 << around.index)
+                    if shared and self._leads_around(around, self.above(inside)):
                         return op, through, around
         return None
 
-    def _straight(self, ref: Ref, start: int) -> bool:
-        """Some way from one of the Refs of `start` to this one leads through no attention and no activation.
+    def _leads_around(self, ref: Ref, inside: int) -> bool:
+        """An MLP beside the attention on the same input, or the other way round, is no way around either.
 
-        An MLP beside the attention, or the other way round, is no way around either.
+        `inside` are the Refs that the part hangs on: a way from one of them through no attention and no activation,
+        or one from other data (a memory that is carried along).
         """
-        queue, seen = [ref], {ref}
+        queue, seen, blocked = [ref], {ref}, False
         while queue:
             ref = queue.pop()
-            if start >> ref.index & 1:
+            if inside >> ref.index & 1:
                 return True
             op = self.tape.producer.get(ref)
-            if op is None or op.name in ACTIVATIONS | ATTENTION_CALLS | SOFTMAXES:
+            if op is not None and op.name in ACTIVATIONS | ATTENTION_CALLS | SOFTMAXES:
+                if self.above(ref) & self.data_bits & ~inside:
+                    return True
+                blocked = True
                 continue
-            above = [r for r in op.inputs if r not in seen and self.of_data(r)]
+            above = [r for r in op.inputs if r not in seen and self.of_data(r)] if op else []
             seen.update(above)
             queue += above
-        return False
+        return not blocked
 
     def scalar_factor(self, op: Op) -> float | None:
         """The number a scaling op multiplies by; None where it is no single number."""

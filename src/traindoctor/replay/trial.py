@@ -94,7 +94,8 @@ class Plan:
     train: list[StepLog]
     held_out: list[StepLog]
     unit: float
-    """The step's root over its loss in nats per target: 8 for eight micro-batches that are not divided."""
+    """The step's root over its loss in nats per target: 8 for eight micro-batches that are not divided, the number of
+    targets for a sum over them."""
     outside: Outside | None = None
     """By what the script itself shrinks weights between steps."""
     gradients: ByHand | None = None
@@ -139,7 +140,8 @@ class Plan:
         if missing:
             raise ReplayError(f"{missing.pop()} is not in the snapshot")
         token = log.token_loss
-        unit = log.loss / token if math.isfinite(token) and token > 0 and log.loss > 0 else 1.0
+        unit = log.loss / token if math.isfinite(token) and token > 0 and log.loss > 0 else 0.0
+        unit = unit or summed_targets(tape)
         held_out = usable[steps : steps + HELD_OUT]
         return cls(snapshot, tape, data, usable[:steps], held_out, unit, outside, gradients)
 
@@ -324,6 +326,17 @@ class Plan:
         clip(gradients, list(gradients), "norm", own.value * change.limit)
         return gradients
 
+    def _clipped(
+        self, gradients: dict[str, Tensor | None], log: StepLog, change: Change
+    ) -> dict[str, Tensor | None]:
+        """As they arrive at the optimizer."""
+        gradients = dict(self._by_hand(gradients, change))
+        if change.loss != 1.0:
+            gradients = {n: None if g is None else g * change.loss for n, g in gradients.items()}
+        for kind, limit, names in log.clips:
+            clip(gradients, names, kind, limit * change.limit)
+        return gradients
+
     @torch.no_grad()
     def _step(
         self,
@@ -333,11 +346,12 @@ class Plan:
         position: int,
         change: Change,
     ) -> None:
-        gradients = self._by_hand(gradients, change)
-        if change.loss != 1.0:
-            gradients = {n: None if g is None else g * change.loss for n, g in gradients.items()}
-        for kind, limit, names in log.clips:
-            clip(gradients, names, kind, limit * change.limit)
+        if position == 0 and change.limit != 1.0 and not change.fresh_state:
+            # Adam forgets a factor on all gradients: one that begins here would be a longer step for a while.
+            usual, wider = (length(self._clipped(gradients, log, c)) for c in (Change(), change))
+            if usual > 0 and math.isfinite(wider):
+                clone.rescale(wider / usual)
+        gradients = self._clipped(gradients, log, change)
         if change.clip_at is not None:
             gradients = dict(gradients)
             clip(gradients, list(gradients), "norm", change.clip_at)
@@ -361,6 +375,10 @@ def has_blown(losses: Sequence[float]) -> bool:
     return not math.isfinite(losses[-1]) or (len(last) == STAYS and min(last) > limit)
 
 
+def length(gradients: Mapping[str, Tensor | None]) -> float:
+    return float(torch.nn.utils.get_total_norm([g for g in gradients.values() if g is not None]))
+
+
 @torch.no_grad()
 def shrink(parameters: Mapping[str, Tensor], factors: Mapping[str, float]) -> None:
     for name, factor in factors.items():
@@ -382,6 +400,13 @@ def clip(
     norm = torch.nn.utils.get_total_norm(clipped.values())
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)
     gradients |= {name: g * factor.to(g.dtype) for name, g in clipped.items()}
+
+
+def summed_targets(tape: StepTape) -> float:
+    """Targets of a cross-entropy that is a sum over them; 1 where it is none."""
+    sites = [s for s in tape.loss_sites if s.in_root and s.num_classes > 1]
+    summed = [s for s in sites if s.reduction == "sum"]
+    return float(sum(int(s.valid.sum()) for s in summed)) if summed == sites and sites else 1.0
 
 
 def _tape_for(

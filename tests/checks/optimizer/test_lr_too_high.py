@@ -193,11 +193,16 @@ def test_a_run_that_stops_is_asked_about_with_more_steps() -> None:
     assert isinstance(asked, NotJudged)
     assert asked.wants == LONG
     assert isinstance(lr_too_high(with_more_steps(None, steps=80)), Clear)
-    found = lr_too_high(with_more_steps(trial(lr_10=2.9) | {"steps": 120}))
+    learns = trial(control=3.21, permuted=(3.213, 3.208), lr_10=2.9) | {"steps": 120}
+    found = lr_too_high(with_more_steps(learns))
     assert isinstance(found, Finding)
     assert "120" in found.evidence[0].measure
     assert isinstance(lr_too_high(with_more_steps(trial(lr_10=3.32))), Clear)
-    warm = with_more_steps(trial(lr_10=2.9, warmup=2.88))
+    by_heart = trial(
+        control=3.9, permuted=(3.91, 3.89), lr_10=2.9
+    )  # batches without a rule behind them
+    assert isinstance(lr_too_high(with_more_steps(by_heart)), Clear)
+    warm = with_more_steps(trial(control=3.21, permuted=(3.213, 3.208), lr_10=2.9, warmup=2.88))
     assert isinstance(lr_too_high(warm), Clear)
 
 

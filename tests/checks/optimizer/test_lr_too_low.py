@@ -51,19 +51,6 @@ def test_silent_on_a_sound_but_slow_run() -> None:
     assert isinstance(lr_too_low(record(on_a_plateau)), Clear)
 
 
-def test_likely_where_few_longer_steps_come_further_than_many_of_the_run() -> None:
-    eightfold = trial(0.03, 0.17, 0.24, kl=None) | {"start": 30}
-    creeping = [4.63 - 0.001 * k for k in range(240)]
-    found = lr_too_low(record(eightfold, losses=creeping))
-    assert isinstance(found, Finding)
-    assert found.status == "likely"
-    assert found.evidence[-1].value == 160
-    # A run that was there soon after by itself, and one that ended before anybody could tell.
-    falling = [4.63 - 0.3 * min(1.0, k / 60) for k in range(240)]
-    assert isinstance(lr_too_low(record(eightfold, losses=falling)), Clear)
-    assert isinstance(lr_too_low(record(eightfold, losses=creeping[:150])), Clear)
-
-
 def test_confirmed_where_not_even_frequencies_are_learned_and_longer_steps_learn_them() -> None:
     learns_them = trial(0.08, 0.54, 1.29, kl=1.4e-6)
     found = lr_too_low(record(learns_them))

@@ -187,6 +187,12 @@ class Experiment:
         better = self.gain("clipped") - max(possible, 0.0) >= self.effect
         return better and self.gain("clipped") >= CLIPPED_SHARE * possible
 
+    def speaks_for(self, reached: Progress, name: str) -> bool:
+        """Of steps that go through the same batches again and again: the control ends where the run did, and has not
+        learned its batches by heart; the changed one ends below that."""
+        same = self.control <= reached.last + self.effect
+        return same and self.wins(name) and self.variants[name] <= reached.last - self.least
+
     def outdone(self, reached: Progress | None, names: Iterable[str]) -> bool:
         """The run itself came, later on, to where the changed one gets: it was slow for a while, nothing more.
 

@@ -64,7 +64,7 @@ def lr_too_high(record: Record) -> Outcome | None:
                 "more steps at a lower rate have not been tried", wants=LONG
             )
         longer = Experiment.of(result)
-        if longer is not None and longer.wins("lr/10"):
+        if longer is not None and longer.speaks_for(reached, "lr/10"):
             trial, share = longer, "lr/10"
     if share is None:
         return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")

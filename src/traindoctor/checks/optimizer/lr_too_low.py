@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.optimizer.base import Experiment, loss_of, progress, rate_trace
+from traindoctor.checks.optimizer.base import Experiment, progress, rate_trace
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_up"
@@ -20,9 +18,6 @@ OVER_FREQUENCIES = 0.3
 WAY_TO_FREQUENCIES = 0.5
 # ... and that has had so many steps to learn them: a sound run at 1e-4 was 1.3 above them after 24.
 STEPS_FOR_FREQUENCIES = 100
-# The higher rate comes further in its few steps than the run in this many times as many (10 in the sick run, whose
-# higher rate gained 8 times as much; a sound run that had come to its floor by then is level with it).
-OVERTAKEN, GAIN_RATIO_OVERTAKEN = 8, 5.0
 # An update that moves the predictions by less than this many nats per position does nothing: 3e-8 in the
 # sick case, at least 1.3e-5 in healthy ones once warm-up is over.
 KL_NOTHING = 1e-6
@@ -115,9 +110,7 @@ def lr_too_low(record: Record) -> Outcome | None:
     )
     if crawls and not nothing and record.num_steps < STEPS_FOR_FREQUENCIES:
         return lr_too_low.not_judged(f"{record.num_steps} steps are too few to call it slow")
-    overtaken = ratio_seen < LONG_ENOUGH and overtakes(record, trial, trial.variants[best])
-    least = GAIN_RATIO if nothing or crawls else GAIN_RATIO_ALONE
-    if gains < (GAIN_RATIO_OVERTAKEN if overtaken else least):
+    if gains < (GAIN_RATIO if nothing or crawls else GAIN_RATIO_ALONE):
         return lr_too_low.clear(f"{EXAM}: a higher rate gains only {gains:.1f} times as much")
     items = [
         trial.evidence(best, f"the rate times {best.removeprefix('lr*')}"),
@@ -125,15 +118,6 @@ def lr_too_low(record: Record) -> Outcome | None:
     ]
     if crawls:
         items.append(evidence("loss above that of frequencies alone, nats", behind, 0.0))
-    if overtaken:
-        items.append(
-            evidence(
-                "steps of the run that did not come so far",
-                OVERTAKEN * trial.steps,
-                trial.steps,
-                step=trial.start,
-            )
-        )
     if isinstance(change, float):
         items.append(evidence("KL of one update, nats per position", change, step=trial.start))
     return lr_too_low.finding(
@@ -143,19 +127,6 @@ def lr_too_low(record: Record) -> Outcome | None:
         f"{best.removeprefix('lr*')} times of it gains {gains:.0f} times as much in {trial.steps} steps",
         since_step=0,
     )
-
-
-def overtakes(record: Record, trial: Experiment, level: float) -> bool:
-    """The run was still above the level after many times the steps of the experiment."""
-    loss = loss_of(record)
-    if loss is None or (loss.name != "loss.token" and trial.extra.get("unit") != 1.0):
-        return False
-    end = trial.start + OVERTAKEN * trial.steps
-    later = loss.finite().after(trial.start + trial.steps)
-    window = later.values[later.steps < end]
-    if not len(window) or int(later.steps[-1]) < end:
-        return False
-    return bool(np.median(window[len(window) // 2 :]) > level + trial.least)
 
 
 def at_a_guess(record: Record) -> bool:

@@ -42,7 +42,7 @@ def no_warmup(record: Record) -> Outcome | None:
     if not trial.faithful:
         return no_warmup.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
     longer = Experiment.of(record.exam(LONG))
-    if longer is not None and longer.wins("warmup"):
+    if longer is not None and reached is not None and longer.speaks_for(reached, "warmup"):
         trial = longer
     if "warmup" not in trial.variants and (trial.wins("lr/3") or trial.wins("lr/10")):
         return no_warmup.not_judged("there was no time to try a warm-up")
