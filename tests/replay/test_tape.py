@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -357,6 +358,19 @@ def test_what_a_model_draws_itself_is_drawn_again_from_another_state() -> None:
     expected = model(x).square().mean()
     assert torch.equal(tape.replay(random={"cpu": state}).loss, expected)
     assert not torch.equal(tape.replay().loss, expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("named", [True, False], ids=["by its device", "by the default"])
+def test_what_a_model_draws_on_a_gpu_is_drawn_again(named: bool) -> None:
+    class Masked(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            where = {"device": x.device} if named else {}
+            return super().forward(x) * (torch.rand(len(x), 1, **where) < 0.5)
+
+    model, x = Masked(D, D, device="cuda"), torch.randn(64, D, device="cuda")
+    with nullcontext() if named else torch.device("cuda"):
+        assert_exact(tape_step(lambda: model(x).square().mean(), model))
 
 
 def test_a_replay_does_not_touch_the_scripts_generator() -> None:

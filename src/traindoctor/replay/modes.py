@@ -35,10 +35,17 @@ def set_autocast_state(state: Autocast | None) -> None:
     torch.set_autocast_cache_enabled(cache)
 
 
-def random_states(tensors: Sequence[Tensor]) -> tuple[tuple[str, Tensor], ...]:
-    """Of the CPU and of every device that the tensors lie on."""
+def random_states(
+    tensors: Sequence[Tensor], device: torch.device | str | int | None = None
+) -> tuple[tuple[str, Tensor], ...]:
+    """Of the CPU, of every device that the tensors lie on, and of the one where something is made of nothing."""
     states = [("cpu", torch.get_rng_state())]
-    for device in {str(t.device) for t in tensors if t.is_cuda}:
+    devices = {t.device for t in tensors if t.is_cuda}
+    made = torch.device(device) if device is not None else torch.get_default_device()
+    if made.type == "cuda":
+        number = torch.cuda.current_device() if made.index is None else made.index
+        devices.add(torch.device("cuda", number))
+    for device in map(str, devices):
         states.append((device, torch.cuda.get_rng_state(device)))
     return tuple(states)
 

@@ -86,7 +86,7 @@ class OpWriter:
             # The script's own stays the script's: a replay draws from a copy.
             call.kwargs = {**call.kwargs, "generator": generator.clone_state()}
         if draws(name):
-            call.rng = random_states(arguments)
+            call.rng = random_states(arguments, kwargs.get("device"))
         call.index = selected_by(name, args, kwargs)
         return call
 
