@@ -84,14 +84,14 @@ class Attention(nn.Module):
         return self.head(h.reshape(-1, D) + mixed)
 
 
-def losses_by_length(tmp_path, lengths: list[int], rows: list[int]):
+def losses_by_length(tmp_path, lengths: list[int], rows: list[int], make=Attention):
     from traindoctor.capture.watch import Watch
 
     watch = Watch(tmp_path, probes=[])
     watch.attach()
     try:
         torch.manual_seed(0)
-        model = Attention()
+        model = make()
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         for t, b in zip(lengths, rows):
             x = torch.randint(V, (b, t))
@@ -134,6 +134,30 @@ def test_data_longer_than_every_table_does_not_fit(tmp_path) -> None:
     data = map_data(*others[0], others).stretched(others[0][1], others)
     assert 4 not in tapes
     assert [data.fits(logs[s]) for s in (2, 3, 4)] == [True, True, False]
+
+
+class Branching(nn.Module):
+    """Long rows go another way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(V, D), nn.Linear(D, V)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        return self.head(h.tanh() if x.shape[1] > 10 else h).flatten(0, 1)
+
+
+def test_only_steps_that_ran_the_same_functions_are_compared(tmp_path) -> None:
+    watch = losses_by_length(tmp_path, [9, 12, 7, 11, 12, 5], [B] * 6, Branching)
+    tapes, logs = watch.patient.tapes, watch.patient.snapshot.logs
+    others = [(tapes[s], logs[s]) for s in (0, 1, 2)]
+    data = map_data(*others[0], others).stretched(others[0][1], others)
+    parameters = {name: leaf.value for name, leaf in tapes[2].parameters.items()}
+    replay = data.tape_for(logs[2]).replay(
+        parameters=parameters, batch=data.batch(logs[2]), substitute=data.substitute(logs[2])
+    )
+    assert float(replay.loss) == pytest.approx(logs[2].loss, rel=1e-6)
 
 
 def test_one_size_alone_cannot_be_stretched(tmp_path) -> None:

@@ -57,6 +57,7 @@ class DataMap:
     def stretched(self, log: StepLog, others: Sequence[tuple[StepTape, StepLog]]) -> DataMap:
         """The map for data of any size, by another taped step with other sizes; ReplayError where that cannot be."""
         sources = dict.fromkeys(source for _, source in self._sources())
+        others = [(t, l) for t, l in others if same_functions(self.tape, t)]
         others = [(t, l) for t, l in others if all(source in l.data for source in sources)]
         for tape, there in others:
             sizes = Sizes.of((s, log.data[s], there.data[s]) for s in sources)
@@ -64,7 +65,9 @@ class DataMap:
                 tapes = [tape, *(t for t, _ in others if t is not tape and t is not self.tape)]
                 stretch = Stretch(self.tape, tapes, sizes, self._tables(tape))
                 return replace(self, stretch=stretch)
-        raise ReplayError("no second step with data of other sizes was taped")
+        raise ReplayError(
+            "no second step that ran the same functions on data of other sizes was taped"
+        )
 
     def _tables(self, other: StepTape) -> list[Ref]:
         """What the loss hangs on and has another size in the other step, though it is no data of its own."""

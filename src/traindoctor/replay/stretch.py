@@ -103,10 +103,7 @@ class Stretch:
     def __init__(
         self, tape: StepTape, others: Sequence[StepTape], sizes: Sizes, tables: Iterable[Ref]
     ) -> None:
-        """`sizes` are those of the tape and of the first of the others."""
-        others = [other for other in others if same_functions(tape, other)]
-        if not others:
-            raise ReplayError("steps with data of other sizes run other functions")
+        """All ran the same functions; `sizes` are those of the tape and of the first of the others."""
         self.base = tape
         self._sizes = sizes
         self._rules: dict[int, list[Rule | None]] = {}
