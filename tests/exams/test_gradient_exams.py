@@ -202,13 +202,24 @@ def test_the_printed_loss_is_the_optimised_one_or_not(model, data) -> None:
         F.cross_entropy(logits, y)
         return (logits - 1).square().mean()
 
-    # Scripts that print now and then: by step 20 a loss that nobody reads and nobody optimises is looked at.
-    patient = Patient(names=Names(model), model=model)
-    patient.add_tape(tape_step(another, model, step=20))
-    patient.tape.reads.clear()
-    found = perform(printed_loss, patient)
-    assert found["cosine"] < 0.9
-    assert not found["was_read"]
+    # Scripts that print now and then: by step 20 a loss that nobody reads and nobody optimises is looked at, by step 12
+    # where the first step, at which most print, was not taped.
+    for steps, current, looked_at in (
+        ([20], 21, True),
+        ([0, 2], 13, False),
+        ([2], 11, False),
+        ([2], 12, True),
+    ):
+        patient = Patient(names=Names(model), model=model, current_step=current)
+        for step in steps:
+            patient.add_tape(tape_step(another, model, step=step))
+            patient.tape.reads.clear()
+        if not looked_at:
+            assert printed_loss(patient).outcome == "refused"
+            continue
+        found = perform(printed_loss, patient)
+        assert found["cosine"] < 0.9
+        assert not found["was_read"]
 
 
 def test_terms_printed_one_by_one_make_up_the_loss(model, data) -> None:

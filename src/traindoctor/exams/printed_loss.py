@@ -34,8 +34,9 @@ FACTORS = frozenset(
 PICKS = frozenset("max amax min amin median nanmedian quantile kthvalue topk sort std var".split())
 # Rows in float32 that are parallel span a second direction of about 1e-14 of the first, squared.
 PARALLEL = 1e-9
-# Scripts that print at all print within so many steps; only then is a loss that nobody reads looked at.
-PATIENCE = 20
+# Scripts that print at all print within so many steps; only then is a loss that nobody reads looked at. Most print at
+# the first one: where that could not be taped (a script without modules), nothing is learned by waiting for more.
+PATIENCE, WITHOUT_THE_FIRST = 20, 12
 
 
 @exam(name="printed_loss", title="Printed loss against the optimised one", cost=4)
@@ -44,7 +45,10 @@ def printed_loss(patient: Patient) -> Mapping[str, Any]:
     reasons = []
     latest = sorted(patient.tapes, reverse=True)
     # A loss that was read says more than one that is left aside; scripts read it after the step, or some steps later.
-    for aside in (False, True) if latest[0] >= PATIENCE else (False,):
+    waited = latest[0] >= PATIENCE or (
+        0 not in patient.tapes and patient.current_step >= WITHOUT_THE_FIRST
+    )
+    for aside in (False, True) if waited else (False,):
         for step in latest:
             try:
                 return judge(patient.tapes[step], aside=aside)
