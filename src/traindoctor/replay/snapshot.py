@@ -29,6 +29,7 @@ from traindoctor.events import (
     TokensEmbedded,
 )
 from traindoctor.replay.clone import copy_state, group_settings
+from traindoctor.replay.modes import random_states
 from traindoctor.replay.names import SHARDED, Names, local, sharded
 from traindoctor.replay.ops import nbytes, tensors_in
 from traindoctor.replay.outside import OutsideChanges
@@ -194,7 +195,7 @@ class Keeper:
         if isinstance(event, ForwardBegin):
             if torch.is_grad_enabled():
                 if event.wants_grad and not log.random:
-                    log.random = random_states(event.args, event.kwargs)
+                    log.random = dict(random_states(list(tensors_in((event.args, event.kwargs)))))
                 self._keep(log, "forward", (event.args, event.kwargs))
         elif isinstance(event, LossCalled):
             if event.wants_grad:
@@ -323,14 +324,6 @@ def _free_bytes(tensors: Iterable[Tensor]) -> int:
     """Free memory of the fullest device; on the CPU the bound alone counts."""
     devices = {t.device for t in tensors if t.is_cuda}
     return min((torch.cuda.mem_get_info(device)[0] for device in devices), default=sys.maxsize)
-
-
-def random_states(*trees: Any) -> dict[str, Tensor]:
-    """Of the CPU and of the devices that the tensors are on."""
-    states = {"cpu": torch.get_rng_state()}
-    for device in {str(t.device) for t in tensors_in(trees) if t.is_cuda}:
-        states[device] = torch.cuda.get_rng_state(device)
-    return states
 
 
 def _plain(tree: Any) -> Any:

@@ -8,7 +8,7 @@ pair. Whether it was guessed right is seen where such tapes are used: their loss
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations_with_replacement
@@ -120,7 +120,7 @@ class Stretch:
 
     def _compare(self, one: Any, other: Any) -> list[Rule | None]:
         """For each number of the arguments, in order; None for those that stay."""
-        ours, theirs = list(numbers_in(one)), list(numbers_in(other))
+        ours, theirs = numbers_in(one), numbers_in(other)
         if list(map(type, ours)) != list(map(type, theirs)):
             raise ReplayError("steps with data of other sizes call functions with other arguments")
         rules: list[Rule | None] = []
@@ -184,10 +184,9 @@ class Stretch:
 
 def widest(tables: Sequence[Tensor]) -> Tensor:
     """The largest of them, if each of the others is its beginning."""
-    largest = max(tables, key=lambda table: table.numel())
-    if not all(begins_with(largest, table) for table in tables):
+    if not is_table(tables):
         raise ReplayError("a tensor of another size in another step cannot be followed")
-    return largest
+    return max(tables, key=lambda table: table.numel())
 
 
 def begins_with(table: Tensor, other: Tensor) -> bool:
@@ -212,7 +211,7 @@ def same_functions(one: StepTape, other: StepTape) -> bool:
     )
 
 
-def numbers_in(tree: Any) -> Iterator[float]:
+def numbers_in(tree: Any) -> list[float]:
     """All numbers in nested tuples, lists, dicts and slices, in the order in which `replace` meets them."""
     found: list[float] = []
 
@@ -221,4 +220,4 @@ def numbers_in(tree: Any) -> Iterator[float]:
         return number
 
     replace_leaves(tree, int | float, note)  # type: ignore[arg-type]
-    yield from found
+    return found

@@ -33,8 +33,8 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
     ## How to fix
     `model.train()` at the start of each training phase, also after an evaluation; `model.eval()` before it.
     ## When it stays silent
-    Models without dropout and BatchNorm; dropout that is off from the first step on beside a frozen model that is asked
-    at each step, as preference training does it; parts that are frozen in evaluation mode on purpose; passes without
+    Models without dropout and BatchNorm; dropout that is off from the first step (of the run, or of a last stage with an
+    optimizer of its own) beside a frozen model that is asked at each step, as preference training does it; parts that are frozen in evaluation mode on purpose; passes without
     gradient at most steps (sampling, pseudo-labels), teachers that follow the student (moving averages) or are
     asked several times per batch, and frozen features that a trained part works on.
     """
@@ -48,7 +48,8 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
         )
     off = training.values < HALF
     stage = last_stage(record)
-    if off[training.steps >= stage].all() and meant(record, stage, int(off.sum())):
+    of_stage = off[training.steps >= stage]
+    if len(of_stage) and of_stage.all() and meant(record, stage, len(of_stage)):
         return wrong_train_eval_mode.clear(
             "dropout is off from the first step on, as in the frozen model that the run is compared with"
         )
