@@ -240,6 +240,8 @@ def make_huge_run(folder: Path, *, steps: int = 100_000, tensors: int = 200) -> 
 
 
 def make_corrupt_run(folder: Path) -> Path:
-    make_run(folder, steps=30)
-    record_path(folder).write_bytes(b"this was a database once" * 50)
-    return folder
+    """Appears whole: a server that had opened the good record would go on reading it from its log."""
+    aside = folder.with_name(f".{folder.name}")
+    make_run(aside, steps=30)
+    record_path(aside).write_bytes(b"this was a database once" * 50)
+    return aside.rename(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -113,3 +114,13 @@ def test_the_page_beside_a_run_needs_nothing_heavy() -> None:
         "assert not {'torch', 'numpy', 'uvicorn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_run_deleted_while_the_list_is_read_is_left_out(tmp_path: Path) -> None:
+    make_run(tmp_path / "kept", steps=3)
+    make_run(tmp_path / "deleted", steps=3)
+    live = make_app(tmp_path).state.live
+    listed = live.store.names()
+    shutil.rmtree(tmp_path / "deleted")
+    live.store.names = lambda: listed
+    assert list(live._look_at_list()) == ["kept"]

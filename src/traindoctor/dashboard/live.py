@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from traindoctor.dashboard.store import RunStore, fingerprint
+from traindoctor.dashboard.store import RunStore, UnknownRun, fingerprint
 from traindoctor.dashboard.verdicts import Verdicts
 from traindoctor.errors import TraindoctorError
 from traindoctor.report.payload import num_steps
@@ -92,7 +93,8 @@ class Live:
             return {"error": str(error)}
 
     def _look_at_list(self) -> dict[str, Any]:
-        return {
-            name: hash(fingerprint(self.store.folder(name))) & 0xFFFFFFFF
-            for name in self.store.names()
-        }
+        seen = {}
+        for name in self.store.names():
+            with suppress(UnknownRun):  # deleted since it was listed
+                seen[name] = hash(fingerprint(self.store.folder(name))) & 0xFFFFFFFF
+        return seen
