@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch.overrides import _get_current_function_mode_stack
 
 from traindoctor.capture.watch import Watch
 from traindoctor.record import open_record
+from traindoctor.replay import quiet
 from traindoctor.replay.mode_stack import Seat
 
 
@@ -82,3 +84,52 @@ def test_a_script_without_modules_or_optimizer_leaves_no_mode_behind(tmp_path: P
     assert record.fact("run.backwards") == 150
     assert not [note.text for note in record.notes if note.level == "fault"]
     assert 2 <= len(watch.patient.tapes) <= 20, "some steps are taped, not all of them"
+
+
+def test_a_seat_goes_back_under_the_context_that_lay_on_it() -> None:
+    seat = Seat.take(lambda func, args, kwargs: func(*args, **kwargs))
+    with torch.device("meta"):
+        assert seat.aside()
+        assert seat.aside()  # it is aside already
+        assert seats() == 0
+        seat.back()
+        assert isinstance(_get_current_function_mode_stack()[0], Seat)
+        assert torch.ones(2).device.type == "meta"
+    assert seats() == 1
+    assert torch.ones(2).device.type == "cpu"
+    seat.leave()
+    assert seats() == 0
+
+
+def test_a_seat_left_while_it_is_aside_stays_away() -> None:
+    seat = Seat.take(lambda func, args, kwargs: func(*args, **kwargs))
+    assert seat.aside()
+    seat.leave()
+    seat.back()
+    assert seats() == 0
+    assert not Seat.left
+
+
+def test_our_own_calls_do_not_pass_through_the_tape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[bool] = []
+    hear = Seat.__torch_function__
+
+    def counted(self: Seat, *args: Any) -> Any:
+        heard.append(quiet.active())
+        return hear(self, *args)
+
+    monkeypatch.setattr(Seat, "__torch_function__", counted)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    watch = Watch(tmp_path)
+    watch.attach()
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+    watch.close()
+    # What runs in the event that starts a tape, and in functions that are tapped, is all that is left.
+    assert heard.count(False) > 10
+    assert heard.count(True) < heard.count(False)

@@ -36,6 +36,8 @@ class Hub:
         """The optimizer whose step is running."""
         self.beside: Callable[..., Any] | None = None
         """While a step is taped: what runs compiled code (capture/beside.py)."""
+        self.recorder: Any = None
+        """While a step is taped: the recorder that hears torch functions; ours are no part of the step."""
         self.switch_compiler: Callable[[Any], Any] = _no_compiler
         """torch's own switch: who compiles the frames that run from now on; it gives who did so far."""
         self.first_backward = True
@@ -53,10 +55,14 @@ class Hub:
             return
         # A compiler that is at work on the script's frames must not start on ours.
         compiler = self.switch_compiler(None)
+        if self.recorder is not None:
+            self.recorder.stand_up()
         try:
             with silent():
                 self.sink(event)  # type: ignore[misc]
         finally:
+            if self.recorder is not None:
+                self.recorder.sit_down()
             self.switch_compiler(compiler)
 
 

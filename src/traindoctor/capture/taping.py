@@ -88,7 +88,7 @@ class Taping:
         if self._recorder is not None:
             self._recorder.on(event)
             if self._recorder.done and self._finished:
-                self._recorder = hub.beside = None
+                self._recorder = hub.recorder = hub.beside = None
         if kind is ForwardBegin and event.wants_grad:
             self._seen_module = True
             if not self.recording and event.training and self.wanted(step):
@@ -134,8 +134,9 @@ class Taping:
         self._asked, self._taped_step, self._seconds = False, step, 0.0
         self._recorder, self._finished = StepRecorder(step, self.patient.names), False
         self._recorder.start()
+        self._recorder.stand_up()  # until this event has been heard by all (capture/hub.py)
         self._charged = self._recorder
-        hub.beside = Beside(self._recorder)
+        hub.recorder, hub.beside = self._recorder, Beside(self._recorder)
 
     def _finish(self, step: int) -> None:
         assert self._recorder is not None
@@ -147,7 +148,7 @@ class Taping:
                 self._stage = -1
         except ReplayError as reason:
             self.patient.refusals[step] = str(reason)
-            self._recorder = hub.beside = None
+            self._recorder = hub.recorder = hub.beside = None
 
     def charge(self, step: int) -> float:
         """What taping this step cost inside the script's own calls."""
@@ -164,7 +165,7 @@ class Taping:
 
     def abandon(self) -> None:
         recorder, self._recorder = self._recorder, None
-        hub.beside = None
+        hub.recorder = hub.beside = None
         if recorder is not None:
             recorder.close()
 

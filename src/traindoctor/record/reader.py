@@ -29,7 +29,7 @@ def from_json(text: str) -> Any:
 
 
 class StoredRecord(Record):
-    """A Record over a SQLite file. `refresh()` reads what came since; nothing is read twice."""
+    """A Record over a SQLite file: as it was at the last `refresh()`. Nothing is read twice."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -47,6 +47,9 @@ class StoredRecord(Record):
             self._seen = {"exams": 0, "notes": 0, "facts": 0}
             self._chunks: dict[str, tuple[int, list[Any], list[Any]]] = {}
             self._rows: dict[str, tuple[int, list[int], list[Any]]] = {}
+            self._read: dict[str, Series] = {}
+            self._read_layers: dict[str, LayerSeries] = {}
+            """What was asked for since the last refresh: one look at a record asks for a series many times."""
             self.refresh()
         except (sqlite3.Error, ValueError, KeyError) as error:
             raise RecordError(f"{self.path} is no readable record: {error}") from error
@@ -64,7 +67,9 @@ class StoredRecord(Record):
             )
 
     def refresh(self) -> None:
-        """Facts, exams and notes that came since; series follow on their next use."""
+        """Facts, exams and notes that came since; series follow when they are asked for."""
+        self._read.clear()
+        self._read_layers.clear()
         exams, notes = list(self.exam_results), list(self.notes)
         for number, name, value in self._db.execute(
             "SELECT id, name, value FROM facts WHERE id > ? ORDER BY id", (self._seen["facts"],)
@@ -101,6 +106,8 @@ class StoredRecord(Record):
     def get(self, name: str) -> Series | None:
         if name not in self._series_ids:
             return None
+        if name in self._read:
+            return self._read[name]
         last, steps, values = self._chunks.get(name, (0, [], []))
         for rowid, step_blob, value_blob in self._db.execute(
             "SELECT rowid, steps, numbers FROM points WHERE series = ? AND rowid > ? ORDER BY rowid",
@@ -113,12 +120,15 @@ class StoredRecord(Record):
             steps, values = [np.concatenate(steps)], [np.concatenate(values)]
         self._chunks[name] = (last, steps, values)
         if not steps:
-            return Series(name, np.empty(0, np.int64), np.empty(0, np.float64))
-        return Series(name, steps[0], values[0])
+            steps, values = [np.empty(0, np.int64)], [np.empty(0, np.float64)]
+        found = self._read[name] = Series(name, steps[0], values[0])
+        return found
 
     def layers(self, name: str) -> LayerSeries | None:
         if name not in self._layer_ids:
             return None
+        if name in self._read_layers:
+            return self._read_layers[name]
         number, columns = self._layer_ids[name]
         last, steps, rows = self._rows.get(name, (0, [], []))
         for rowid, step, blob in self._db.execute(
@@ -128,9 +138,11 @@ class StoredRecord(Record):
             steps.append(step)
             rows.append(np.frombuffer(blob, dtype=np.float32))
             last = rowid
-        self._rows[name] = (last, steps, rows)
         table = np.stack(rows) if rows else np.empty((0, len(columns)), np.float32)
-        return LayerSeries(name, columns, np.asarray(steps, dtype=np.int64), table)
+        self._rows[name] = (last, steps, list(table))  # views: the numbers are held once
+        made = LayerSeries(name, columns, np.asarray(steps, dtype=np.int64), table)
+        self._read_layers[name] = made
+        return made
 
     def layer_span(self, name: str) -> tuple[tuple[str, ...], int, int, int]:
         """Columns, number of rows, first and last step of a layer series, without reading its numbers."""

@@ -86,6 +86,8 @@ class LayerSeries:
 
     def medians(self) -> NDArray[np.float64]:
         """By layer, over the steps that have a number; NaN where none has."""
+        if len(self) and not np.isnan(self.values).any():
+            return np.median(self.values, axis=0).astype(np.float64)
         columns = (column[~np.isnan(column)] for column in self.values.T)
         return np.array([float(np.median(c)) if len(c) else np.nan for c in columns])
 

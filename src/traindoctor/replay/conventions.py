@@ -65,9 +65,11 @@ def selected_by(name: str, args: Any, kwargs: Any) -> Tensor | None:
         return target.detach().clone() if isinstance(target, Tensor) else None
     if name not in SELECTING:
         return None
+    # What is selected from may be integers too: a whole data set, of which rows are read one by one.
+    selecting = args[1:] if name == "__getitem__" else args
     integers = [
         tensor
-        for tensor in tensors_in((args, kwargs))
+        for tensor in tensors_in((selecting, kwargs))
         if not torch.is_floating_point(tensor) and tensor.dtype != torch.bool
     ]
     # x[rows, targets]: the last index is the one that picks a class.

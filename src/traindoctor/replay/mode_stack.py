@@ -12,17 +12,21 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
-def take_from_stack(mode: TorchFunctionMode) -> bool:
-    """Whether it was there: a device context may lie on top. Inside a torch function a mode is off the stack."""
+def stack_height() -> int:
+    return int(torch._C._len_torch_function_stack())
+
+
+def take_from_stack(mode: TorchFunctionMode) -> int | None:
+    """How many modes (a device context) lay on top of it; None where it was not there, as inside a torch function."""
     above, found = [], False
-    while torch._C._len_torch_function_stack() and not found:
+    while stack_height() and not found:
         top = _pop_mode()
         found = top is mode
         if not found:
             above.append(top)
     for other in reversed(above):
         _push_mode(other)
-    return found
+    return len(above) if found else None
 
 
 class Seat(TorchFunctionMode):
@@ -40,6 +44,8 @@ class Seat(TorchFunctionMode):
         super().__init__()
         self.handler: Handler | None = None
         self.thread = threading.get_ident()
+        self._above: int | None = None
+        """While it is aside: how many modes lay on top of it."""
 
     @classmethod
     def take(cls, handler: Handler) -> Seat:
@@ -53,21 +59,33 @@ class Seat(TorchFunctionMode):
     def leave(self) -> None:
         """May be called at any time; a seat that cannot be taken off hands every function on as it is."""
         self.handler = None
-        if not take_from_stack(self):
+        if self._above is None and take_from_stack(self) is None:
             Seat.left[self.thread] = self
 
     def aside(self) -> bool:
-        """Off the stack until `back`: whether it was there."""
-        return take_from_stack(self)
+        """Off the stack until `back`: whether it was there, or is aside already."""
+        if self.thread != threading.get_ident():
+            return False
+        if self._above is None:
+            self._above = take_from_stack(self)
+        return self._above is not None
 
     def back(self) -> None:
-        _push_mode(self)
+        """Where it was: a context of the script's that lies on top is left by the script. A seat that was left stays away."""
+        if self._above is None or self.thread != threading.get_ident():
+            return
+        above = [_pop_mode() for _ in range(min(self._above, stack_height()))]
+        self._above = None
+        if self.handler is not None:
+            _push_mode(self)
+        for other in reversed(above):
+            _push_mode(other)
 
     @classmethod
     def clear(cls) -> None:
         """Takes away the empty seat of this thread, if this is a moment when it can be."""
         seat = cls.left.get(threading.get_ident())
-        if seat is not None and take_from_stack(seat):
+        if seat is not None and take_from_stack(seat) is not None:
             del cls.left[seat.thread]
 
     def __torch_function__(

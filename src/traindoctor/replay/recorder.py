@@ -145,6 +145,16 @@ class StepRecorder:
         """Backward passes that have begun."""
         return self.draft.segment + self._paused
 
+    def stand_up(self) -> None:
+        """Our own calls need not pass through the tape: off the stack of modes, where that can be."""
+        if self._seat is not None:
+            self._seat.aside()
+
+    def sit_down(self) -> None:
+        """Back on the stack, unless a backward pass or an optimizer's step runs: nothing of them is taped."""
+        if self._seat is not None and not (self._paused or self._in_step):
+            self._seat.back()
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Off the stack of modes for a while: compiled code must not see us."""

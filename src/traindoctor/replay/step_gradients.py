@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -13,10 +14,36 @@ from traindoctor.replay.draft import Draft
 from traindoctor.replay.names import is_trainable_leaf, local
 from traindoctor.replay.quiet import quiet
 from traindoctor.replay.tensors import TensorTable
-from traindoctor.replay.unit_clipping import Units, units_of
+from traindoctor.replay.unit_clipping import Units, as_one, by_rows
 
 # 1 - cosine of float32 gradients that were multiplied by one number: under 1e-12; half dtypes round to 1e-5.
 PARALLEL = 1e-4
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A gradient as it lies in .grad beside another of its shape: their product and their squares, in float64."""
+
+    gradient: Tensor
+    dot: float
+    now: float
+    then: float
+
+    @classmethod
+    def of(cls, gradient: Tensor, given: Tensor) -> Meeting:
+        a, b = gradient.reshape(-1).double(), given.reshape(-1).double()
+        dot, now, then = torch.stack((a @ b, a @ a, b @ b)).tolist()
+        return cls(gradient, dot, now, then)
+
+    @property
+    def as_one(self) -> Units | None:
+        return as_one(self.then**0.5, self.now**0.5, self.dot)
+
+    @property
+    def parallel(self) -> bool:
+        """The same direction, to the rounding of one multiplication (clipping shortens all gradients alike)."""
+        sizes = (self.now * self.then) ** 0.5
+        return sizes > 0 and self.dot >= (1 - PARALLEL) * sizes
 
 
 class StepGradients:
@@ -48,9 +75,10 @@ class StepGradients:
             self._hooks.append(parameter.register_hook(partial(self._add_own, name)))
 
     def close(self) -> None:
-        """No hook stays on a parameter."""
+        """No hook stays on a parameter, and no gradient is held."""
         while self._hooks:
             self._hooks.pop().remove()
+        vars(self).pop("_meetings", None)
 
     def _add_own(self, name: str, gradient: Tensor) -> None:
         with quiet(), torch.no_grad():
@@ -86,21 +114,24 @@ class StepGradients:
             made[name] = gradient - old if dirty else gradient  # type: ignore[operator]
         return made
 
-    @property
-    def arrived(self) -> tuple[float, float] | None:
-        """Factor and cosine between the gradients that lie in .grad now and those of the last backward pass."""
-        dot = now = then = 0.0
+    @cached_property
+    def _meetings(self) -> dict[str, Meeting]:
+        """Each gradient that lies in .grad now, beside the one that the last backward pass left there."""
+        found = {}
         for name, parameter in self._trainable().items():
             given = self.given.get(name)
             if given is None or parameter.grad is None or parameter.grad.is_sparse:
                 continue
-            gradient = local(parameter.grad).detach().double()
-            if gradient.shape != given.shape:
-                continue
-            reference = given.double()
-            dot += float((gradient * reference).sum())
-            now += float(gradient.square().sum())
-            then += float(reference.square().sum())
+            gradient = local(parameter.grad).detach()
+            if gradient.shape == given.shape:
+                found[name] = Meeting.of(gradient, given)
+        return found
+
+    @property
+    def arrived(self) -> tuple[float, float] | None:
+        """Factor and cosine between the gradients that lie in .grad now and those of the last backward pass."""
+        met = self._meetings.values()
+        dot, now, then = sum(m.dot for m in met), sum(m.now for m in met), sum(m.then for m in met)
         if not now or not then:
             return None
         return dot / then, dot / (now * then) ** 0.5
@@ -113,9 +144,8 @@ class StepGradients:
             given = self.given.get(name)
             if given is None or parameter.grad is None or not given.numel():
                 continue
-            gradient = local(parameter.grad).detach()
-            same = gradient.shape == given.shape and not gradient.is_sparse
-            units = units_of(given, gradient) if same else None
+            met = self._meetings.get(name)
+            units = None if met is None else met.as_one or by_rows(given, met.gradient)
             if units is None:
                 return {}
             found[name] = units
@@ -124,19 +154,16 @@ class StepGradients:
     @property
     def swapped(self) -> dict[str, str]:
         """Parameter -> another one whose gradient lies in its .grad now, the backward pass having given it its own."""
-        now = {
-            name: local(p.grad).detach().double().flatten()
-            for name, p in self._trainable().items()
-            if p.grad is not None and not p.grad.is_sparse and p.numel() > 1
-        }
-        given = {n: g.double().flatten() for n, g in self.given.items() if g is not None}
-        odd = [n for n in now if n in given and not parallel(now[n], given[n])]
+        odd = {n: m for n, m in self._meetings.items() if m.gradient.numel() > 1 and not m.parallel}
         found = {}
-        for name in odd:
-            others = (o for o in odd if o != name and given[o].shape == now[name].shape)
-            owner = next((o for o in others if parallel(now[name], given[o])), None)
-            if owner is not None:
-                found[name] = owner
+        for name, met in odd.items():
+            for other in odd:
+                given = self.given[other]
+                if other == name or given is None or given.shape != met.gradient.shape:
+                    continue
+                if Meeting.of(met.gradient, given).parallel:
+                    found[name] = other
+                    break
         return found
 
     def _trainable(self) -> dict[str, Tensor]:
@@ -163,14 +190,6 @@ class StepGradients:
                 dense = gradient.to_dense() if gradient.is_sparse else gradient
                 made[name] = self.draft.copy(dense)
         return made
-
-
-def parallel(a: Tensor, b: Tensor) -> bool:
-    """The same direction, to the rounding of one multiplication (clipping shortens all gradients alike)."""
-    if a.shape != b.shape:
-        return False
-    sizes = float(a.norm()) * float(b.norm())
-    return sizes > 0 and float(a @ b) >= (1 - PARALLEL) * sizes
 
 
 def world_size() -> int:

@@ -34,17 +34,23 @@ class Units:
         return self.after < (1 - SAME) * self.before
 
 
-def units_of(given: Tensor, arrived: Tensor) -> Units | None:
-    """The tensor as one unit, or each of its rows as one; None where a unit was turned or grew."""
-    forms = [given.reshape(1, -1)]
-    if given.dim() > 1:
-        forms.append(given.flatten(1))
-    for form in forms:
-        before, after = form.double(), arrived.reshape(form.shape).double()
-        long, short = before.norm(dim=1), after.norm(dim=1)
-        straight = (before * after).sum(dim=1) >= PARALLEL * long * short
-        if bool(straight.all()) and bool((short <= (1 + SAME) * long).all()):
-            return Units(long, short)
+def as_one(long: float, short: float, dot: float) -> Units | None:
+    """A tensor as one unit, from its norms before and after and their product; None where it was turned or grew."""
+    if not (dot >= PARALLEL * long * short and short <= (1 + SAME) * long):
+        return None
+    before, after = torch.tensor([[long], [short]], dtype=torch.float64)
+    return Units(before, after)
+
+
+def by_rows(given: Tensor, arrived: Tensor) -> Units | None:
+    """Each row of a tensor as a unit; None where one was turned or grew."""
+    if given.dim() < 2:
+        return None
+    before, after = given.flatten(1).double(), arrived.flatten(1).double()
+    long, short = before.norm(dim=1), after.norm(dim=1)
+    straight = (before * after).sum(dim=1) >= PARALLEL * long * short
+    if bool(straight.all()) and bool((short <= (1 + SAME) * long).all()):
+        return Units(long.cpu(), short.cpu())
     return None
 
 
