@@ -32,6 +32,34 @@ class Loops(nn.Module):
         return self.head(torch.cat(made))
 
 
+class Places(nn.Module):
+    """Looks up its places as one row, at every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place, self.head = nn.Embedding(5, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + self.place(torch.arange(5)[None]))
+
+
+def test_accumulation_is_no_loop_inside_the_model(tmp_path: Path) -> None:
+    model = Places()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = Watch(tmp_path, probes=[])
+    watch.attach()
+    try:
+        for _ in range(6):
+            optimizer.zero_grad()
+            for _ in range(EXAMPLES):
+                model(torch.randn(3, 5, 4)).square().mean().backward()
+            optimizer.step()
+    finally:
+        watch.close("done")
+    assert watch.faults == []
+    assert open_record(tmp_path).fact("forward.inner_loop") is None
+
+
 @pytest.mark.parametrize("how", ["one by one", "chained", "batched"])
 def test_a_loop_inside_the_model_is_kept(tmp_path: Path, how: str) -> None:
     torch.manual_seed(0)

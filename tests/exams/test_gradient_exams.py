@@ -52,6 +52,20 @@ class Rounding(torch.autograd.Function):
         return grad
 
 
+class Quantised(torch.autograd.Function):
+    """To a few levels of a scale that the values give: that scale has a derivative, and nobody means it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, how: str, passes: float) -> Tensor:
+        ctx.passes = passes
+        scale = x.abs().amax(dim=-1, keepdim=True) / 7
+        return (x / scale).round() * scale if how == "round" else x.sign() * scale
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.passes * grad, None, None
+
+
 class Nearest(torch.autograd.Function):
     """The nearest row of a table: the gradient goes straight through, and `factor` times to the table."""
 
@@ -578,6 +592,40 @@ def test_exams_leave_no_trace(model, data) -> None:
         assert torch.equal(parameter, value)
 
 
+@pytest.mark.parametrize("how", ["round", "sign"])
+@pytest.mark.parametrize(("passes", "meant"), [(1.0, True), (0.5, False)])
+def test_straight_through_a_scale_that_has_a_derivative(
+    how: str, passes: float, meant: bool
+) -> None:
+    model = nn.Linear(4, 6)
+    x = torch.randn(12, 4)
+
+    def compute() -> Tensor:
+        return Quantised.apply(model(x), how, passes).square().mean()
+
+    (alone,) = perform(functions_alone, patient_of(model, compute))["functions"]
+    assert alone["difference"] > 0.1
+    assert alone["surrogate"] is meant
+    assert alone["rounds"] is (how == "round")
+
+
+def test_a_write_that_autograd_does_not_notice_is_named() -> None:
+    model = nn.Linear(4, 6)
+    x, y = torch.randn(12, 4), torch.randint(6, (12, 1))
+
+    def compute(copied: bool) -> Tensor:
+        chances = model(x).softmax(-1)
+        loss = -chances.gather(1, y).log().mean()
+        others = chances.detach().clone() if copied else chances.data
+        others.scatter_(1, y, 0.0)
+        return loss
+
+    write = perform(tape_gradient, patient_of(model, lambda: compute(False)))["written_over"]
+    assert (write["op"], write["difference"]) == ("scatter_", 0.0)
+    assert __file__.rpartition("/")[2] in write["line"]
+    assert perform(tape_gradient, patient_of(model, lambda: compute(True)))["written_over"] is None
+
+
 @pytest.mark.parametrize(("twice", "found"), [(True, 1), (False, 0)])
 def test_a_softmax_of_a_teachers_probabilities_is_seen(twice: bool, found: int) -> None:
     model = nn.Linear(4, 6)
@@ -593,6 +641,19 @@ def test_a_softmax_of_a_teachers_probabilities_is_seen(twice: bool, found: int) 
 
     values = perform(loss_input, patient_of(model, compute))
     assert len(values["softmaxes"]) == found
+
+
+def test_scores_of_one_sum_are_no_probabilities() -> None:
+    """A teacher that is made up: as many likely followers for every token."""
+    model = nn.Linear(4, 6)
+    x = torch.randn(12, 4)
+    scores = torch.stack([6.0 * (torch.randperm(6) < 2) for _ in range(12)])
+
+    def compute() -> Tensor:
+        targets = (scores / 2.0).softmax(-1)
+        return F.kl_div(model(x).log_softmax(-1), targets, reduction="batchmean")
+
+    assert perform(loss_input, patient_of(model, compute))["softmaxes"] == []
 
 
 def test_labels_that_a_softmax_smooths_are_no_probabilities() -> None:

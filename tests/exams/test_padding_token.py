@@ -63,3 +63,47 @@ def test_whether_the_model_treats_a_token_as_padding(
     assert (pair["token"], pair["lengths_vary"]) == (PAD, False)
     assert pair["counted"] == pytest.approx(8 / 12)
     assert pair["known_as_padding"] is known
+
+
+class Tagging(nn.Module):
+    """One tag for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, 4)
+
+    def forward(self, read: Tensor) -> Tensor:
+        return self.head(self.table(read))
+
+
+@pytest.mark.parametrize(
+    ("case", "share"),
+    [("counts", True), ("ignored", False), ("blanks to fill", False), ("stands inside too", False)],
+)
+def test_tags_of_padding_are_found_by_the_rows_that_go_in(
+    examine: Callable[..., Patient], case: str, share: bool
+) -> None:
+    """Padding has the tag 0, which other tokens have too."""
+
+    def batches(step: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(step)
+        read = torch.randint(1, TOKENS, (ROWS, READ), generator=generator)
+        tags = torch.randint(4, (ROWS, READ), generator=generator)
+        for row in range(ROWS):
+            read[row, READ - row % 6 :] = PAD
+        if case == "stands inside too":
+            read[:, 1] = PAD
+        if case in ("counts", "stands inside too"):
+            tags[read == PAD] = 0
+        if case == "ignored":
+            tags[read == PAD] = -100
+        return read, tags
+
+    def tagged(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    (pair,) = padding(examine(Tagging(), tagged, batches)).values["pairs"]
+    found = pair["counted"] > 0.15 and pair["token_elsewhere"] <= 0.05
+    assert found is share
+    if share:
+        assert pair["counted"] == pytest.approx(sum(r % 6 for r in range(ROWS)) / (ROWS * READ))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import traindoctor.exams.overfit_batch as overfitting
 from traindoctor.exams.generation import generation, goes_in_circles
 from traindoctor.exams.overfit_batch import overfit_batch
-from traindoctor.exams.reference_model import reference_model
+from traindoctor.exams.reference_model import reference_model, without_rows_of
 from traindoctor.exams.reference_numbers import reference_numbers
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.snapshot import StepLog
@@ -76,6 +76,14 @@ def test_a_reference_model_tells_whether_data_can_be_learned(
     assert values["parameters"] > 10 * values["own_parameters"]
     learns = values["held_out"] < values["guessing"] - 0.1
     assert learns is not apart
+
+
+def test_rows_that_are_held_out_are_taken_from_the_others() -> None:
+    rows = torch.tensor([[1, 2, 3, 0], [4, 5, 0, 0], [6, 7, 8, 9]])
+    held = [(rows[1:2, :3], torch.tensor([1]))]  # padded to another length
+    ((x, y),) = without_rows_of(held, [(rows, torch.arange(3)), (rows[1:2], torch.tensor([1]))])
+    assert x.tolist() == rows[[0, 2]].tolist()
+    assert y.tolist() == [0, 2]
 
 
 def test_without_batches_there_is_no_reference(examine: Callable[..., Patient]) -> None:

@@ -224,6 +224,19 @@ def test_a_sum_over_targets_is_judged_per_target(tmp_path) -> None:
     assert plan.control().losses[0] == pytest.approx(losses[0] / (B * T))
 
 
+def test_a_sum_that_is_divided_by_its_targets_is_none(tmp_path) -> None:
+    """As the Hugging Face Trainer does it."""
+
+    def divided(logits, y):
+        total = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum")
+        return total / torch.tensor(float(y.numel()))
+
+    watch, losses, _ = run(tmp_path, loss_of=divided)
+    plan = first_plan(watch)
+    assert plan.unit == pytest.approx(1.0)
+    assert plan.control().losses[0] == pytest.approx(losses[0])
+
+
 def test_more_steps_than_batches_go_through_them_again(tmp_path) -> None:
     watch, losses, _ = run(tmp_path)
     plan = first_plan(watch)

@@ -38,6 +38,8 @@ class Examples:
         self._bytes = 0
         self._inside: dict[torch.nn.Module, int] = {}
         """Modules called with one example of the data -> how often in a step; 0: also with something else."""
+        self._passes = 0
+        """Calls of the model in the step in which calls inside it are counted: accumulation has several."""
 
     def on(self, event: ForwardBegin, step: int) -> None:
         if "examples" in self.patient.facts or not event.wants_grad:
@@ -45,6 +47,7 @@ class Examples:
         if step != self._step:
             self._look_inside(step)
             self._step, self._model, self._calls, self._bytes = step, None, [], 0
+        self._passes += step == COUNTED
         model = unwrap(event.module)
         if self._model not in (None, model) or not single(event.args, event.kwargs):
             return
@@ -65,6 +68,7 @@ class Examples:
     def _look_inside(self, step: int) -> None:
         hub.inner = self._count if step == COUNTED else None
         if step == COPIED:
+            self._inside = {m: calls // self._passes for m, calls in self._inside.items()}
             often = [module for module, calls in self._inside.items() if calls >= MANY]
             largest = max(often, key=num_parameters, default=None)
             if largest is not None and num_parameters(largest):

@@ -12,7 +12,7 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.numerics.finite_difference import directional_test
-from traindoctor.replay.compare import compare
+from traindoctor.replay.compare import Difference, compare
 from traindoctor.replay.execute import arguments, look_inside, values_before
 from traindoctor.replay.ops import (
     PARAMETER,
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 # A Function called in every layer is one Function: so many different ones are tested, each once.
 MAX_FUNCTIONS = 12
+# Their derivative is 0 everywhere; a straight-through estimator takes it for 1.
+ROUNDING = frozenset("round floor ceil trunc fix round_ floor_ ceil_ trunc_ fix_".split())
+STEPS = ROUNDING | {"sign", "sgn", "sign_", "sgn_", "heaviside"}
+# Where values were clipped, such an estimator may pass nothing: so much of them it passes at least.
+PASSED_ON = 0.5
 
 
 @exam(name="functions_alone", title="Each hand-written Function's backward", cost=2)
@@ -139,15 +144,52 @@ def _cotangents(call: FunctionCall, outputs: Mapping[Ref, Tensor]) -> dict[Ref, 
 def _by_tape(
     tape: StepTape, call: FunctionCall, values: Mapping[Ref, Tensor], live: list[Ref]
 ) -> dict[str, Any]:
-    mine = _leaves(values, live)
-    # The views keep a Function that writes to its input from writing to a leaf.
-    inside = look_inside(tape, call, {r: v.view_as(v) for r, v in mine.items()})
-    cotangents = _cotangents(call, inside)
-    reference = _pull(inside, cotangents, mine, live)
+    reference, cotangents = _inside(tape, call, values, live)
     theirs = _leaves(values, live)
     outputs = _apply(call, {r: v.view_as(v) for r, v in theirs.items()})
     outside = {ref: outputs[place] for ref, place in call.outputs.items()}
-    given = _pull(outside, cotangents or _cotangents(call, outside), theirs, live)
+    sent = cotangents or _cotangents(call, outside)
+    given = _pull(outside, sent, theirs, live)
+    parts = _compared(given, reference, live)
+    # A derivative that is 0 everywhere (rounding, the nearest code) is replaced on purpose.
+    real = [part for part in parts if part.reference_norm > 0]
+    worst = _worst(real or parts)
+    noise = 8 * max(torch.finfo(values[ref].dtype).eps for ref in live)
+    names = {op.name for op in tape.ops if op.users_function is call}
+    # A scale that is taken from what is rounded has a derivative: then the whole has one, and nobody means it.
+    stepwise = bool(names & STEPS) and _straight_through(given, sent)
+    surrogate = worst is not None and (not real or stepwise)
+    return {
+        "test": "tape",
+        "difference": 0.0 if worst is None else worst.difference,
+        "noise": noise,
+        "factor": None if worst is None or not worst.residue < 1e-3 else worst.factor,
+        "pattern": "equal" if worst is None else worst.pattern,
+        "inputs": [part.as_dict() for part in parts],
+        "identity": _is_identity(values, live, outside),
+        "surrogate": surrogate,
+        "rounds": bool(names & ROUNDING),
+    }
+
+
+def _inside(
+    tape: StepTape,
+    call: FunctionCall,
+    values: Mapping[Ref, Tensor],
+    live: list[Ref],
+) -> tuple[dict[Ref, Tensor | None], dict[Ref, Tensor]]:
+    """The gradients of its forward by autograd, and the cotangents they were taken with."""
+    mine = _leaves(values, live)
+    # The views keep a Function that writes to its input from writing to a leaf.
+    views = {r: v.view_as(v) for r, v in mine.items()}
+    inside = look_inside(tape, call, views)
+    cotangents = _cotangents(call, inside)
+    return _pull(inside, cotangents, mine, live), cotangents
+
+
+def _compared(
+    given: Mapping[Ref, Tensor | None], reference: Mapping[Ref, Tensor | None], live: list[Ref]
+) -> list[Difference]:
     parts = []
     for number, ref in enumerate(live):
         a, r = given[ref], reference[ref]
@@ -158,24 +200,27 @@ def _by_tape(
         a = torch.zeros_like(template) if a is None else a
         r = torch.zeros_like(template) if r is None else r
         parts.append(compare(f"input {number}", a, r))
-    # A derivative that is 0 everywhere (rounding, the nearest code) is replaced on purpose.
-    real = [part for part in parts if part.reference_norm > 0]
-    worst = max(
-        real or parts,
+    return parts
+
+
+def _worst(parts: list[Difference]) -> Difference | None:
+    return max(
+        parts,
         key=lambda p: p.difference if math.isfinite(p.difference) else 1e30,
         default=None,
     )
-    surrogate = worst is not None and not real
-    return {
-        "test": "tape",
-        "difference": 0.0 if worst is None else worst.difference,
-        "noise": 8 * max(torch.finfo(values[ref].dtype).eps for ref in live),
-        "factor": None if worst is None or not worst.residue < 1e-3 else worst.factor,
-        "pattern": "equal" if worst is None else worst.pattern,
-        "inputs": [part.as_dict() for part in parts],
-        "identity": _is_identity(values, live, outside),
-        "surrogate": surrogate,
-    }
+
+
+def _straight_through(given: Mapping[Ref, Tensor | None], sent: Mapping[Ref, Tensor]) -> bool:
+    """One input gets the gradient of one output as it is, or nothing, place by place."""
+    for gradient in given.values():
+        for cotangent in sent.values():
+            if gradient is None or gradient.shape != cotangent.shape:
+                continue
+            passed = gradient == cotangent
+            if bool((passed | (gradient == 0)).all()) and float(passed.float().mean()) >= PASSED_ON:
+                return True
+    return False
 
 
 def _pull(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,12 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.origins import REARRANGING, walk_back
+from traindoctor.replay.origins import REARRANGING, value_of, walk_back
 from traindoctor.replay.sites import LossSite
 from traindoctor.replay.written_losses import SOFTMAX
 
 if TYPE_CHECKING:
+    from traindoctor.replay.ops import Ref
     from traindoctor.replay.patient import Patient
     from traindoctor.replay.tape import StepTape
 
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 SUM_TOLERANCE = 1e-3
 # Softmaxes of one step that are looked at.
 MOST_SOFTMAXES = 64
+# Steps back through multiplications by a number (a temperature).
+MOST_SCALINGS = 4
+SCALING = frozenset(
+    "mul div __mul__ __rmul__ __truediv__ true_divide divide multiply mul_ div_".split()
+)
 
 
 @exam(name="loss_input", title="What the loss function is given", cost=2)
@@ -57,7 +64,9 @@ def softmaxes_of_distributions(patient: Patient) -> list[dict[str, Any]]:
             continue
         rows = rows.movedim(dim, -1).flatten(0, -2)
         total = distribution_times(rows)
-        if total is not None:
+        if total is not None and (
+            abs(total - 1) < SUM_TOLERANCE or scaled(tape, op.inputs[0], dim)
+        ):
             line = op.line or op.nearest_line
             found.append(
                 {"op": op.name, "line": line, "module": op.module, "rows": len(rows), "sum": total}
@@ -77,6 +86,21 @@ def distribution_times(rows: Tensor) -> float | None:
         return None
     alike = bool(((sums - total).abs() < SUM_TOLERANCE * total).all())
     return total if total > 0 and alike and varied else None
+
+
+def scaled(tape: StepTape, ref: Ref, dim: int) -> bool:
+    """What was multiplied or divided to make it sums to 1: scores of a made-up teacher may have one sum by design."""
+    for _ in range(MOST_SCALINGS):
+        *_, (ref, op) = walk_back(tape, ref)
+        if op is None or op.name not in SCALING or not op.inputs:
+            return False
+        ref = max(op.inputs, key=lambda r: math.prod(tape.geometry[r.index].size))
+        value = value_of(tape, ref)
+        if value is not None and value.ndim > 1:
+            values = value.detach().double()
+            if any(sums_to_one(values.movedim(d, -1).flatten(0, -2)) for d in {dim, -1}):
+                return True
+    return False
 
 
 def describe(tape: StepTape, site: LossSite) -> dict[str, Any]:

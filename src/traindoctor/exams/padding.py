@@ -1,7 +1,8 @@
 """Exam: do padding positions count as targets? The loss itself is asked, not ignore_index.
 
 A row's padding is its constant tail (or head). One such target is changed and the loss is taken again:
-if it moves, that position counts.
+if it moves, that position counts. A target of padding may be a class that stands elsewhere too (the tag "nothing"): then
+the rows of tokens that go in say where the padding is.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     valid = ends.loss.valid.cpu()
     valid = valid.reshape(rows, places) if axis == 1 else valid.reshape(places, rows).T
     tails, token, in_rows = constant_tails(filled(grid, valid), valid)
+    by_inputs = input_tails(ends, grid, valid)
+    if by_inputs is not None:
+        tails, token, in_rows = by_inputs
     tails &= valid
     flat_tails = (tails if axis == 1 else tails.T).reshape(-1)
     row = {
@@ -74,7 +78,9 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     row["token_elsewhere"] = (
         float((grid[~tails] == token).float().mean()) if (~tails).any() else 0.0
     )
-    if ends.causal:  # what goes in is made of the same tokens
+    if by_inputs is not None:
+        row["token_elsewhere"] = 0.0  # as an input: so it was found
+    elif ends.causal:  # what goes in is made of the same tokens
         inputs = ends.index.cpu() if axis == 1 else ends.index.cpu().T
         row["token_elsewhere"] = max(row["token_elsewhere"], single(inputs, token))
     row |= {"nll_padding": None, "nll_elsewhere": None}
@@ -87,6 +93,25 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     row["nll_padding"] = float(inside.mean()) if len(inside) else None
     row["nll_elsewhere"] = float(outside.mean()) if len(outside) else None
     return row
+
+
+def input_tails(ends: Ends, grid: Tensor, valid: Tensor) -> tuple[Tensor, int, float] | None:
+    """Constant tails of the rows that go in, of a token that stands nowhere else, beside one and the same target.
+
+    Asked where targets are no tokens; a blank that is to be filled has targets that differ.
+    """
+    if ends.causal or ends.layout is None or ends.index.ndim != 2 or ends.alignment is not None:
+        return None
+    inputs = ends.index if ends.layout[0] == 1 else ends.index.T
+    if inputs.shape != grid.shape:
+        return None
+    tails, token, in_rows = constant_tails(inputs, torch.ones_like(valid))
+    if token is None or bool(((inputs == token) & ~tails).any()):
+        return None
+    answers = grid[tails & valid]
+    if not len(answers) or bool((answers != answers[0]).any()):
+        return None
+    return tails, int(answers[0]), in_rows
 
 
 def single(inputs: Tensor, token: int) -> float:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def reference_model(patient: Patient) -> Mapping[str, Any]:
     """`held_out`: the reference's loss on batches it did not see, against `guessing` from target frequencies.
 
-    The run's first batches are passed over PASSES times; the last HELD_OUT are kept apart.
+    The run's first batches are passed over PASSES times; the last HELD_OUT are kept apart, and rows that stand in them
+    are taken from the others: what comes again in a later epoch could be known by heart.
     """
     tape = patient.first_tape
     assert tape is not None
@@ -40,7 +41,10 @@ def reference_model(patient: Patient) -> Mapping[str, Any]:
         raise NotApplicable(
             f"only {len(batches)} batches of the run were kept, {LEAST_BATCHES} are needed"
         )
-    train, held = batches[:-HELD_OUT], batches[-HELD_OUT:]
+    held = batches[-HELD_OUT:]
+    train = without_rows_of(held, batches[:-HELD_OUT])
+    if len(train) < LEAST_BATCHES - HELD_OUT:
+        raise NotApplicable("the same rows stand in all batches that were kept")
     tokens = 1 + max(int(x.max()) for x, _ in batches)
     classes = max(chosen.loss.num_classes, 1 + max(int(y.max()) for _, y in batches))
     torch.manual_seed(0)  # the random state is given back when the exam ends
@@ -59,6 +63,24 @@ def reference_model(patient: Patient) -> Mapping[str, Any]:
         "own_parameters": sum(leaf.value.numel() for leaf in tape.parameters.values()),
         "causal": chosen.causal,
     }
+
+
+def without_rows_of(held: Batches, batches: Batches) -> Batches:
+    """The batches without the rows of those that are held out; rows padded to another length are the same."""
+    known = {row_key(row) for x, _ in held for row in x}
+    left = []
+    for x, y in batches:
+        keep = torch.tensor([row_key(row) not in known for row in x])
+        if keep.any():
+            left.append((x[keep], y[keep]))
+    return left
+
+
+def row_key(row: Tensor) -> bytes:
+    """The row up to its constant tail."""
+    inside = (row != row[-1]).nonzero()
+    end = int(inside[-1]) + 2 if len(inside) else 1
+    return bytes(row[:end].numpy().tobytes())
 
 
 def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.compare import compare_all
 from traindoctor.replay.ops import is_foreign
+from traindoctor.replay.overwritten import gradients_after, late_writes
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -23,7 +24,11 @@ FAITHFUL = 1e-5
 ROUNDINGS = 8
 # Above it the float64 gradient is asked how well the step is conditioned.
 SUSPICIOUS = 1e-5
+# A gradient is wrong that differs by more than this and by so many times its noise: wrong ones differ by 0.2 and more.
+WRONG, TIMES_NOISE = 1e-4, 10.0
 NUM_WORST = 5
+# Each is tried by one more replay.
+MOST_WRITES = 4
 
 
 @exam(name="tape_gradient", title="Gradient against the replayed step's own", cost=3)
@@ -60,6 +65,7 @@ def judge(tape: StepTape) -> dict[str, Any]:
     noise = ROUNDINGS * rounding(tape)
     if difference > SUSPICIOUS:
         noise = max(noise, conditioning(tape, reference))
+    limit = max(TIMES_NOISE * noise, WRONG)
     leftover, _ = compare_all(tape.given, tape.added)
     hooked = [name for name, leaf in tape.parameters.items() if leaf.hooked]
     return {
@@ -70,10 +76,11 @@ def judge(tape: StepTape) -> dict[str, Any]:
         "faithful": faithful,
         "worst": [part.as_dict() for part in parts[:NUM_WORST]],
         "parameters": len(parts),
-        "wrong": sum(part.difference > max(10 * noise, 1e-4) for part in parts),
+        "wrong": sum(part.difference > limit for part in parts),
         "factor": common_factor(parts),
         "leftover": leftover,
         "hooked": hooked,
+        "written_over": written_over(tape, limit) if difference > limit else None,
         "functions": sorted({call.name for call in tape.functions}),
         # Their own backward passes made the reference too: they must be tested from outside.
         "opaque": sorted(
@@ -83,6 +90,19 @@ def judge(tape: StepTape) -> dict[str, Any]:
         "world_size": tape.world_size,
         "local": True,  # of this rank alone, also where .grad is a mean over ranks
     }
+
+
+def written_over(tape: StepTape, limit: float) -> dict[str, Any] | None:
+    """The write into a value of the forward pass with which the replay gives the very gradient of the script."""
+    for write in late_writes(tape)[:MOST_WRITES]:
+        try:
+            whole, parts = compare_all(tape.fresh, gradients_after(tape, write))
+        except ReplayError:
+            continue
+        difference = max([whole, *(part.difference for part in parts)])
+        if difference <= limit:
+            return {"op": write.name, "line": write.line, "difference": difference}
+    return None
 
 
 def rounding(tape: StepTape) -> float:

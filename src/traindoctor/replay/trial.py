@@ -24,8 +24,10 @@ from traindoctor.replay.arrival import ByHand
 from traindoctor.replay.batches import DataMap, map_data
 from traindoctor.replay.clone import OptimizerClone
 from traindoctor.replay.ops import Ref
+from traindoctor.replay.origins import value_of
 from traindoctor.replay.outside import Outside
 from traindoctor.replay.quiet import quiet
+from traindoctor.replay.sites import LossSite
 from traindoctor.replay.snapshot import HELD_OUT, Snapshot, StepLog
 from traindoctor.replay.tape import StepTape
 from traindoctor.replay.unit_clipping import clip_units
@@ -403,10 +405,25 @@ def clip(
 
 
 def summed_targets(tape: StepTape) -> float:
-    """Targets of a cross-entropy that is a sum over them; 1 where it is none."""
+    """How many times the loss of one target the step's loss is, where a cross-entropy is a sum; 1 where it is none.
+
+    The sum may be divided after all: libraries divide by the number of targets of the whole step.
+    """
     sites = [s for s in tape.loss_sites if s.in_root and s.num_classes > 1]
     summed = [s for s in sites if s.reduction == "sum"]
-    return float(sum(int(s.valid.sum()) for s in summed)) if summed == sites and sites else 1.0
+    if not summed or summed != sites:
+        return 1.0
+    targets = sum(int(s.valid.sum()) for s in summed)
+    total = sum(_made(tape, site) for site in summed)
+    divided = tape.loss / total if total > 0 else math.nan
+    return float(targets * divided) if divided > 0 and math.isfinite(divided) else float(targets)
+
+
+def _made(tape: StepTape, site: LossSite) -> float:
+    """The sum that a loss function gave; NaN where that is no single number."""
+    (ref, *others) = site.op.outputs or (None,)
+    value = None if ref is None or others else value_of(tape, ref)
+    return float(value) if value is not None and value.numel() == 1 else math.nan
 
 
 def _tape_for(

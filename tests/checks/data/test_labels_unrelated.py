@@ -191,3 +191,42 @@ def test_a_faint_relation_is_for_a_model_to_judge() -> None:
     assert isinstance(found, Finding)
     assert found.status == "likely"
     assert isinstance(judge(3.3, 1.61, held_out=1.2), Clear)
+
+
+def by_heart(
+    *, first_pass: float = 1.6, end: float = 1.4, held_out: float | None = 1.9, z: float = 0.6
+) -> Outcome:
+    """A run of six passes over the same 1056 examples, one label each; it knows them better from pass to pass."""
+    steps = 198
+    loss = [first_pass] * 33 + [1.6 + (end - 1.6) * (step - 33) / 120 for step in range(33, 198)]
+    series = {
+        "relation.z": [z],
+        "relation.rows": [640.0],
+        "loss.token": loss,
+        "loss.root": loss,
+        "ladder.unigram": [1.6] * steps,
+        "batch.tokens": [320.0] * steps,
+        "batch.rows": [32.0] * steps,
+        "batch.new_rows": [1.0] * 33 + [0.0] * 165,
+        "target.total": [32.0] * steps,
+    }
+    exams = {}
+    if held_out is not None:
+        exams["reference_model"] = {"guessing": 1.6, "held_out": held_out, "noise": 0.01}
+    return labels_unrelated(make_record(series, exams=exams))
+
+
+def test_what_is_only_known_by_heart_does_not_acquit_the_labels() -> None:
+    found = by_heart()
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+    asked = by_heart(held_out=None)
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "reference_model"
+
+
+def test_learning_before_any_example_comes_again_acquits_them() -> None:
+    assert isinstance(by_heart(first_pass=1.5), Clear)
+    assert isinstance(by_heart(held_out=1.2), Clear)
+    assert isinstance(by_heart(end=0.5), Clear)
+    assert isinstance(by_heart(z=30.0), Clear)

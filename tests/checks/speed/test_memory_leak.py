@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traindoctor.checks.base import Clear, Finding, Outcome
+from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
 from traindoctor.checks.speed.memory_leak import memory_leak
 from traindoctor.record import make_record
 
@@ -71,3 +71,23 @@ def test_tensors_that_are_not_what_grows_stay_possible() -> None:
     finding = census(shapes=[few, small])
     assert isinstance(finding, Finding)
     assert finding.status == "possible"
+
+
+def falling_pace(**exams: object) -> Outcome | None:
+    """The tapes and snapshots of the first steps are ours: the pace falls, and the script's own part stays."""
+    steps = np.arange(100)
+    rss = 4e8 + 3e6 * steps + 2e8 * (1 - np.exp(-steps / 25))
+    series = {"graphs.old": [0.0] * 100, "memory.rss": rss.tolist()}
+    return memory_leak(make_record(series, exams=exams))
+
+
+def test_growth_that_slows_down_is_a_leak_only_by_what_is_alive() -> None:
+    asked = falling_pace()
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "kept_tensors"
+    known = {"shapes": [], "graph_nodes": 60, "step_ops": 55, "steps": 100}
+    assert isinstance(falling_pace(kept_tensors=known), Clear)
+    kept = {"shape": [64, 32, 256], "dtype": "float32", "number": 100, "bytes": 300_000_000}
+    finding = falling_pace(kept_tensors={**known, "shapes": [kept]})
+    assert isinstance(finding, Finding)
+    assert finding.status == "confirmed"

@@ -26,6 +26,9 @@ NUMBERS_TOLD = 0.03
 # Nats under the entropy of the labels that knowing examples by heart gives: 0.045 after eight passes over 960
 # examples with labels dealt at random. Only examples that come again can be known so.
 BY_HEART = 0.1
+# Only what was seen before is known better than by guessing: after a first pass of so many steps that stood on the level,
+# with a relation test on so many examples that found nothing. Under half of the entropy it may be anything.
+FIRST_PASS, MANY_ROWS, HALF = 12, 512, 0.5
 # Repeated inputs with labels that agree no more than by chance.
 REPEATS, AGREEMENT = 50, 0.2
 # Tokens per example from which on single tokens are expected to tell something.
@@ -85,17 +88,19 @@ def labels_unrelated(record: Record) -> Outcome | None:
         return labels_unrelated.not_judged(
             "the loss cannot be compared with the entropy of the labels"
         )
-    if gap.tail(STEPS).median() < -2 * LEVEL:
-        return labels_unrelated.clear("the loss is below the entropy of the labels")
     late = late_gap(record)
-    if late is not None and late < -(BY_HEART if repeats_examples(record) else LEVEL):
+    heart = late is not None and num_rows >= MANY_ROWS and z.last < UNRELATED
+    heart = heart and only_by_heart(record, gap, late)  # type: ignore[arg-type]
+    if gap.tail(STEPS).median() < -2 * LEVEL and not heart:
+        return labels_unrelated.clear("the loss is below the entropy of the labels")
+    if late is not None and late < -(BY_HEART if repeats_examples(record) else LEVEL) and not heart:
         return labels_unrelated.clear("the loss ends below the entropy of the labels")
     # Just under it: the run learns, or begins to know its examples by heart. A model that has not seen them tells.
     leaving = late is not None and late < -LEVEL / 2
     if num_rows < LEAST_ROWS:
         return labels_unrelated.not_judged(f"too few examples seen to tell (z = {z.last:.1f})")
     on_level = int((np.abs(smooth(gap.values)) < LEVEL).sum())
-    if on_level < STEPS or abs(gap.tail(STEPS).median()) > 2 * LEVEL:
+    if not heart and (on_level < STEPS or abs(gap.tail(STEPS).median()) > 2 * LEVEL):
         return labels_unrelated.not_judged(
             "the loss has not stood on the entropy of the labels for long"
         )
@@ -216,6 +221,19 @@ def repeats_examples(record: Record) -> bool:
     return (
         new is not None and len(new) >= STEPS and float(np.mean(new.tail(STEPS // 4).values)) < 0.5
     )
+
+
+def only_by_heart(record: Record, gap: Series, late: float) -> bool:
+    """One label for each row, examples that come again, and no step under the entropy before they did."""
+    new, level = record.get("batch.new_rows"), record["ladder.unigram"].finite().median()
+    targets, rows = record.get("target.total"), record["batch.rows"]
+    if new is None or not repeats_examples(record) or late < -HALF * level:
+        return False
+    if targets is None or targets.median() > rows.median():
+        return False
+    again = new.steps[new.values < 0.5]
+    first = gap.values[gap.steps < again[0]]
+    return len(first) >= FIRST_PASS and float(np.mean(first[len(first) // 2 :])) > -LEVEL / 2
 
 
 def smooth(values: np.ndarray, width: int = 20) -> np.ndarray:

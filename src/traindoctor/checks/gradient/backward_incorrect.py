@@ -30,7 +30,9 @@ def backward_incorrect(record: Record) -> Outcome | None:
     compares parameter by parameter with the gradient that the optimizer got. If they differ, each Function is
     tested alone, which names the guilty one, its factor and the pattern of the error. What torch cannot look into
     is tested by finite differences. Where no Function alone is the reason, modules are tested on their real inputs,
-    from the whole model down into the part that fails, and the innermost one that does is named.
+    from the whole model down into the part that fails, and the innermost one that does is named. Writes through `.data`
+    into values that the backward pass needs are made in a replay as well: the one that then gives the script's own
+    gradient is named.
     ## Why it matters
     The optimizer follows a wrong direction, or a right one with a wrong length; nothing else can repair that.
     ## How to fix
@@ -45,6 +47,8 @@ def backward_incorrect(record: Record) -> Outcome | None:
     if whole is None:
         return backward_incorrect.not_judged("the gradient was not compared", wants="tape_gradient")
     alone = record.exam("functions_alone")
+    if whole.done and whole.values.get("written_over"):
+        return _written_over(whole)
     if whole.done and not _differs(whole.values) and not whole.values["opaque"]:
         largest = whole.values["difference"]
         return backward_incorrect.clear(f"the replayed gradient differs by {largest:.1e}")
@@ -69,6 +73,33 @@ def backward_incorrect(record: Record) -> Outcome | None:
     return _in_module(outcome, record.exam(MODULE), alone)
 
 
+def _written_over(whole: ExamResult) -> Finding:
+    """With one write that autograd does not notice the replay gives the script's own gradient."""
+    write, values = whole.values["written_over"], whole.values
+    return backward_incorrect.finding(
+        evidence(
+            "gradient against the replay's",
+            values["difference"],
+            0.0,
+            noise=values["noise"],
+            step=values["step"],
+        ),
+        evidence(
+            "... and against a replay that makes the write as well",
+            write["difference"],
+            0.0,
+            noise=values["noise"],
+            step=values["step"],
+        ),
+        summary=f"a value that the backward pass needs is written over before it ({write['op']}, {write['line']}): "
+        "the gradient is made of other values than the loss",
+        remedy="Work on a copy: `.detach().clone()` instead of `.data` before any write. Autograd does not notice writes "
+        "through `.data` or a NumPy view.",
+        line=write["line"],
+        since_step=0,
+    )
+
+
 def _differs(values: Mapping[str, Any]) -> bool:
     return bool(values["difference"] > max(WRONG, TIMES_NOISE * values["noise"]))
 
@@ -79,7 +110,8 @@ def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
     if not wrong:
         return None
     worst = max(wrong, key=lambda f: float(f["difference"]))
-    meant = bool(worst["identity"])
+    # Rounding has no derivative worth the name: what stands in its place is a choice.
+    meant = bool(worst["identity"] or worst.get("rounds"))
     items = [
         evidence(
             f"gradient of {worst['name']} against the derivative of its forward",
