@@ -79,6 +79,7 @@ def test_overhead_is_own_time_over_the_scripts() -> None:
         {"self.seconds": [0.01] * 10}, facts={"self.listener_seconds": 0.1, "run.seconds": 10.2}
     )
     assert overhead_percent(record) == pytest.approx(2.0)
+    assert diagnose(record).overhead_seconds == pytest.approx(0.2)
     running = make_record({"self.seconds": [0.01] * 10, "time.step": [1.0] * 10})
     assert overhead_percent(running) == pytest.approx(1.0)
     assert overhead_percent(make_record()) is None

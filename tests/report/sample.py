@@ -57,7 +57,11 @@ OPEN = [
 def sick() -> Diagnosis:
     seen = [Symptom("loss-too-good", "the loss is 0.9 nats better than a count of five tokens")]
     return judge(
-        [OVERFIT, LEAKING_MEMORY, LEAK, *CLEARED, *OPEN], seen, steps=160, overhead_percent=1.234
+        [OVERFIT, LEAKING_MEMORY, LEAK, *CLEARED, *OPEN],
+        seen,
+        steps=160,
+        overhead_percent=1.234,
+        overhead_seconds=0.61,
     )
 
 

@@ -43,6 +43,7 @@ def diagnose(run: Record | Path | str, *, checks: Sequence[Check] = CHECKS) -> D
         symptoms(record),
         steps=record.num_steps,
         overhead_percent=overhead_percent(record),
+        overhead_seconds=own_seconds(record),
         notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
         proven=record.fact("doctor.proven", {}),
     )
@@ -135,12 +136,20 @@ def severity(cause: str) -> float:
     return (10.0 if cause in URGENT else 1.0) * (1.0 + 0.1 * len(consequences(cause)))
 
 
-def overhead_percent(record: Record) -> float | None:
-    """Own time while the script ran over the script's time without it, in percent; None if not measured."""
+def own_seconds(record: Record) -> float | None:
+    """Own time while the script ran; None if not measured."""
     own = record.get("self.seconds")
     if own is None or not len(own):
         return None
     spent = float(np.nansum(own.values)) + float(record.fact("self.listener_seconds", 0.0))
+    return round(spent, 3)
+
+
+def overhead_percent(record: Record) -> float | None:
+    """Own time while the script ran over the script's time without it, in percent; None if not measured."""
+    spent = own_seconds(record)
+    if spent is None:
+        return None
     steps = record.get("time.step")
     ran = record.fact("run.seconds")
     if ran is None and steps is not None:

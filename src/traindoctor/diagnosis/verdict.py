@@ -54,6 +54,8 @@ class Diagnosis:
     symptoms: tuple[Symptom, ...]
     steps: int
     overhead_percent: float | None = None
+    overhead_seconds: float | None = None
+    """Most of it is spent on the first steps: in a short script its share is large."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -127,6 +129,7 @@ def judge(
     *,
     steps: int,
     overhead_percent: float | None = None,
+    overhead_seconds: float | None = None,
     notes: Sequence[str] = (),
     proven: Mapping[str, int] | None = None,
 ) -> Diagnosis:
@@ -147,6 +150,7 @@ def judge(
         tuple(symptoms),
         steps,
         overhead_percent,
+        overhead_seconds,
         tuple(notes),
     )
 

@@ -31,6 +31,7 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "symptoms": [_symptom(symptom) for symptom in diagnosis.symptoms],
         "steps": diagnosis.steps,
         "overhead_percent": diagnosis.overhead_percent,
+        "overhead_seconds": diagnosis.overhead_seconds,
         "notes": list(diagnosis.notes),
     }
 

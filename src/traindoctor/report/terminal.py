@@ -45,7 +45,9 @@ def report(diagnosis: Diagnosis, *, width: int = 80) -> str:
 def _headline(diagnosis: Diagnosis) -> str:
     steps = f"{diagnosis.steps} step{'' if diagnosis.steps == 1 else 's'}"
     if diagnosis.overhead_percent is not None:
-        steps += f", cost {number(round(diagnosis.overhead_percent, 1))} %"
+        seconds = diagnosis.overhead_seconds
+        spent = "" if seconds is None else f"{number(round(seconds, 1))} s, "
+        steps += f", cost {spent}{number(round(diagnosis.overhead_percent, 1))} %"
     if diagnosis.verdict == "sick":
         root = diagnosis.causes[0].finding
         return f"traindoctor: SICK, {root.cause} ({root.status}) [{steps}]"
