@@ -162,6 +162,7 @@ def test_no_time_after_means_no_exam_and_a_word_about_it(clinic: Clinic, watch: 
     assert clinic.calls == []
     notes = [note.text for note in open_record(watch.out).notes]
     assert any("not enough time for peek" in note for note in notes)
+    assert open_record(watch.out).fact("doctor.unmade") == ["peek"]
 
 
 def test_without_a_budget_nothing_is_examined_while_the_script_runs(

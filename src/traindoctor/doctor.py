@@ -213,7 +213,6 @@ class Doctor:
         writer = self.watch.record_writer
         writer.fact("doctor.seconds", self.pace.spent)
         writer.fact("doctor.asked", {exam: sorted(causes) for exam, causes in self.asked.items()})
-        writer.fact("doctor.unmade", self.unmade)
         if self.diagnosis is not None:
             writer.fact("verdict", as_dict(self.diagnosis))
         self.watch.close(status)
@@ -259,7 +258,7 @@ class Doctor:
                     self._perform(name, completed, seconds=left)
             self._look(completed)
             self._perform_wanted(completed, deadline)  # what they measured may ask on
-            self._note_unmade()
+            self._note_unmade(completed)
         finally:
             self.quiet = quiet
 
@@ -279,12 +278,14 @@ class Doctor:
         agenda = self.agenda
         return [n for n in dict.fromkeys(left) if n in agenda.exams and n not in agenda.attempts]
 
-    def _note_unmade(self) -> None:
-        if self.unmade:
-            names = ", ".join(self.unmade)
-            self.watch.record_writer.note(
-                "info", f"not enough time for {names}: allow more with --after SECONDS"
-            )
+    def _note_unmade(self, completed: int) -> None:
+        """Without its decisive exams no run is called healthy: the record is looked at once more."""
+        unmade, writer = self.unmade, self.watch.record_writer
+        writer.fact("doctor.unmade", unmade)
+        if unmade:
+            names = ", ".join(unmade)
+            writer.note("info", f"not enough time for {names}: allow more with --after SECONDS")
+            self._look(completed)
 
 
 attending: Doctor | None = None

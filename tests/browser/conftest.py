@@ -20,6 +20,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+# Milliseconds for what has no limit of its own: on a machine that gives a fifth of its speed 30 s were not enough.
+PATIENCE = 120_000
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +43,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
 
     def opened(url: str, **settings: Any) -> Any:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: faults.append(str(error)))

@@ -123,3 +123,26 @@ def test_a_later_stage_is_asked_again_and_judged_by_itself() -> None:
     assert asked.wants == "sharing"
     assert isinstance(outcome(True), Clear)
     assert isinstance(outcome(False), Finding)
+
+
+def test_without_its_decisive_exams_no_run_is_healthy() -> None:
+    """There was no time for them; what is not decisive may be left out."""
+
+    @check(code="TST050", slug="causal-mask-leak", title="Sees the future", wants=["peek"])
+    def leak(record: Record) -> Outcome | None:
+        return None
+
+    @check(code="TST051", slug="position-missing", title="No order", wants=["later"])
+    def order(record: Record) -> Outcome | None:
+        return None
+
+    @check(code="TST052", slug="memory-leak", title="Grows")
+    def clear(record: Record) -> Outcome | None:
+        return None
+
+    checks = [leak, order, clear, clear, clear]
+    steps = {"loss.root": [1.0] * 9}
+    judged = diagnose(make_record(steps, facts={"doctor.unmade": ["peek", "later"]}), checks=checks)
+    assert (judged.verdict, "no time for peek;" in judged.reason) == ("inconclusive", True)
+    judged = diagnose(make_record(steps, facts={"doctor.unmade": ["later"]}), checks=checks)
+    assert judged.verdict == "healthy"

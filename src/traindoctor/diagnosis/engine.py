@@ -46,7 +46,15 @@ def diagnose(run: Record | Path | str, *, checks: Sequence[Check] = CHECKS) -> D
         overhead_seconds=own_seconds(record),
         notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
         proven=record.fact("doctor.proven", {}),
+        unmade=left_out(record, outcomes),
     )
+
+
+def left_out(record: Record, outcomes: Iterable[Outcome]) -> list[str]:
+    """Exams for what the first step can prove that were wanted to the end and never made, for lack of time."""
+    unmade = record.fact("doctor.unmade") or ()
+    open_ = (o for o in outcomes if isinstance(o, NotJudged) and o.cause in URGENT)
+    return sorted({o.wants for o in open_ if o.wants is not None and o.wants in unmade})
 
 
 def examine(

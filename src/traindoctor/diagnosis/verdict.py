@@ -132,8 +132,9 @@ def judge(
     overhead_seconds: float | None = None,
     notes: Sequence[str] = (),
     proven: Mapping[str, int] | None = None,
+    unmade: Sequence[str] = (),
 ) -> Diagnosis:
-    """The verdict over all checks' outcomes."""
+    """The verdict over all checks' outcomes. `unmade`: decisive exams that there was no time for."""
     causes = tuple(
         replace(cause, proven_step=(proven or {}).get(cause.finding.cause))
         for cause in rank(outcome for outcome in outcomes if isinstance(outcome, Finding))
@@ -141,6 +142,9 @@ def judge(
     cleared = tuple(outcome for outcome in outcomes if isinstance(outcome, Clear))
     open_ = tuple(outcome for outcome in outcomes if isinstance(outcome, NotJudged))
     verdict, reason = _verdict(causes, cleared, open_, symptoms, steps)
+    if verdict == "healthy" and unmade:
+        verdict = "inconclusive"
+        reason = f"there was no time for {', '.join(unmade)}; allow more with --after SECONDS"
     return Diagnosis(
         verdict,
         reason,
