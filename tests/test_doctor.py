@@ -13,7 +13,7 @@ import torch
 
 import traindoctor.diagnosis.engine as engine
 import traindoctor.doctor as doctor_module
-from traindoctor.capture.pace import CREDIT_OTHERS, CREDIT_SECONDS, LOOKS, next_look
+from traindoctor.capture.pace import CREDIT_SECONDS, LOOKS, next_look
 from traindoctor.capture.watch import Watch
 from traindoctor.checks.base import Check, Outcome, check, evidence
 from traindoctor.doctor import Doctor, Stopped
@@ -181,26 +181,9 @@ def test_without_a_budget_nothing_is_examined_while_the_script_runs(
 
 def test_the_allowance_is_the_credit_of_the_first_seconds(clinic: Clinic, watch: Watch) -> None:
     doctor = Doctor(watch, exams={})
-    assert doctor.pace.allowance() == pytest.approx(0.02 * CREDIT_SECONDS)
-    assert doctor.pace.allowance(urgent=False) == pytest.approx(0.02 * CREDIT_OTHERS)
+    assert doctor.pace.allowance == pytest.approx(0.02 * CREDIT_SECONDS)
     doctor.pace.spent = 1.0
-    assert doctor.pace.allowance() == pytest.approx(0.02 * CREDIT_SECONDS - 1.0, abs=0.01)
-
-
-@pytest.mark.parametrize("stop_when_sick", [False, True])
-def test_what_the_first_step_cannot_prove_waits_when_its_part_is_spent(
-    clinic: Clinic, watch: Watch, stop_when_sick: bool
-) -> None:
-    clinic.checks(leak, insists)
-    clinic.add("peek", 1, lambda patient: {"moved": 0.0})
-    clinic.add("again", 1, lambda patient: {})
-    doctor = Doctor(watch, quiet=True, exams=clinic.table, stop_when_sick=stop_when_sick)
-    doctor.pace.spent = 0.02 * CREDIT_OTHERS + 0.1
-    train(3)
-    seen = {name for name, _ in clinic.calls}
-    assert seen == ({"peek", "again"} if stop_when_sick else {"peek"})
-    doctor.finish()
-    assert {name for name, _ in clinic.calls} == {"peek", "again"}
+    assert doctor.pace.allowance == pytest.approx(0.02 * CREDIT_SECONDS - 1.0, abs=0.01)
 
 
 def test_what_is_settled_costs_the_script_no_more(clinic: Clinic, watch: Watch) -> None:

@@ -56,7 +56,6 @@ class Doctor:
             stop_after=stop_after,
             stop_seconds=stop_seconds,
             exam_seconds=exam_seconds,
-            eager=stop_when_sick,
         )
         self.agenda = Agenda(
             watch.patient,
@@ -96,7 +95,7 @@ class Doctor:
         began = time.thread_time()
         try:
             if self.pace.look_due(completed):
-                if self.pace.allowance() <= 0:
+                if self.pace.allowance <= 0:
                     return
                 self._look(completed)
             if self._perform_affordable(completed, began):
@@ -111,10 +110,8 @@ class Doctor:
         """Performs what is wanted and affordable; whether anything was."""
         performed = False
         while True:
-            spent, pace = time.thread_time() - began, self.pace
-            name = self._choose(
-                completed, pace.allowance() - spent, others=pace.allowance(urgent=False) - spent
-            )
+            left = self.pace.allowance - (time.thread_time() - began)
+            name = self._choose(completed, left)
             if name is None:
                 return performed
             self._perform(name, completed)
@@ -122,19 +119,14 @@ class Doctor:
             if self.asked[name] & URGENT:
                 self._look(completed)  # its answer may ask for the next one (a Function alone)
 
-    def _choose(self, completed: int, seconds: float, *, others: float | None = None) -> str | None:
-        """The most wanted exam that is due and fits into the seconds.
-
-        `others`: the seconds for what the first step cannot prove, while the script runs; None after its end. What an
-        exact test has settled costs the script no more.
-        """
-        agenda, ended = self.agenda, others is None
+    def _choose(self, completed: int, seconds: float, *, ended: bool = False) -> str | None:
+        """The most wanted exam that is due and fits into the seconds. What is settled costs the script no more."""
+        agenda = self.agenda
         if self.settled and not ended:
             return None
         prices = {wish.exam: agenda.price(wish.exam, least=ended) for wish in wanted(self._open)}
         for wish in wanted(self._open, costs=prices):
-            left = seconds if others is None or URGENT.intersection(wish.causes) else others
-            affordable = prices[wish.exam] <= left or (agenda.cheap(wish.exam) and left > 0)
+            affordable = prices[wish.exam] <= seconds or (agenda.cheap(wish.exam) and seconds > 0)
             if affordable and agenda.due(wish.exam, completed, ended=ended):
                 if not (self.settled and agenda.is_experiment(wish.exam)):
                     return wish.exam
@@ -210,6 +202,7 @@ class Doctor:
             self.watch.record_writer.note("fault", f"the doctor failed: {text}")
         except KeyboardInterrupt:
             self._say("examining was cut short")
+            self.watch.record_writer.fact("doctor.unmade", self.unmade)
         writer = self.watch.record_writer
         writer.fact("doctor.seconds", self.pace.spent)
         writer.fact("doctor.asked", {exam: sorted(causes) for exam, causes in self.asked.items()})
@@ -265,7 +258,7 @@ class Doctor:
     def _perform_wanted(self, completed: int, deadline: float) -> None:
         """One exam after the other, the most wanted first, each with a new look at the record."""
         while (left := deadline - time.perf_counter()) > 0:
-            name = self._choose(completed, left)
+            name = self._choose(completed, left, ended=True)
             if name is None:
                 return
             self._perform(name, completed, seconds=left)

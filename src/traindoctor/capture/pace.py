@@ -11,9 +11,6 @@ from traindoctor.capture.budget import Governor
 # The budget's credit of so many seconds is given in advance: at 2 % 1.2 seconds, so that what is wrong from
 # the first step is proven within the first steps. It is paid back: no more is spent until it is earned.
 CREDIT_SECONDS = 60.0
-# Of it, what goes to tests of faults that are not there from the first step on, or not provable by it (0.4 s at 2 %). The
-# others of a small model take 0.4 to 0.6 s: what is left waits until it is earned, or for the script's end.
-CREDIT_OTHERS = 20.0
 # Part of what is earned later: probes and doctor live on one budget. What the doctor spends is paid back by the probes
 # from half of what listening leaves (1.15 of 2 % at 0.1 s a step): a larger part would never be paid back.
 LATER_SHARE = 0.25
@@ -36,11 +33,8 @@ class Pace:
         stop_after: int | None = None,
         stop_seconds: float = math.inf,
         exam_seconds: float | None = None,
-        eager: bool = False,
     ) -> None:
         self.governor = governor
-        self.eager = eager
-        """The run is to be ended by what is proven: every test is urgent."""
         self.stop_after = stop_after
         self.stop_seconds = stop_seconds
         """The script's own seconds after its first step at which it is stopped, though steps are left."""
@@ -62,13 +56,13 @@ class Pace:
         late = completed >= FEWEST_STEPS and now - self._first_step > self.stop_seconds
         return late or completed >= self.stop_after
 
-    def allowance(self, *, urgent: bool = True) -> float:
-        """Seconds that may still be spent now: on what the first step can prove, or on anything."""
+    @property
+    def allowance(self) -> float:
+        """Seconds that may still be spent now."""
         if self.exam_seconds is not None:
             return self.exam_seconds - self.spent
         ran = time.perf_counter() - self._began - self.spent
-        credit = CREDIT_SECONDS if urgent or self.eager else CREDIT_OTHERS
-        earned = credit + LATER_SHARE * max(0.0, ran - credit)
+        earned = CREDIT_SECONDS + LATER_SHARE * max(0.0, ran - CREDIT_SECONDS)
         return self.governor.budget * earned - self.spent
 
     def anything_due(self, completed: int) -> bool:
