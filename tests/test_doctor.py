@@ -16,6 +16,7 @@ import traindoctor.doctor as doctor_module
 from traindoctor.capture.pace import CREDIT_SECONDS, LOOKS, next_look
 from traindoctor.capture.watch import Watch
 from traindoctor.checks.base import Check, Outcome, check, evidence
+from traindoctor.diagnosis import consequences
 from traindoctor.doctor import Doctor, Stopped
 from traindoctor.exams import agenda
 from traindoctor.exams.base import Exam, exam
@@ -187,6 +188,7 @@ def test_the_allowance_is_the_credit_of_the_first_seconds(clinic: Clinic, watch:
 
 
 def test_what_is_settled_costs_the_script_no_more(clinic: Clinic, watch: Watch) -> None:
+    assert "causal-mask-leak" not in consequences("position-missing")
     clinic.checks(leak, insists)
     clinic.add("peek", 1, lambda patient: {"moved": 0.5})
     clinic.add("again", 1, lambda patient: {})
@@ -195,6 +197,24 @@ def test_what_is_settled_costs_the_script_no_more(clinic: Clinic, watch: Watch) 
     assert clinic.calls == [("peek", 0)]
     doctor.finish()
     assert ("again", 0) in clinic.calls
+
+
+def test_what_could_explain_the_cause_is_still_asked(clinic: Clinic, watch: Watch) -> None:
+    @check(code="TST003", slug="gradient-not-flowing", title="No gradient", wants=["flow"])
+    def flows(record: Record) -> Outcome | None:
+        return flows.finding(evidence("gradient", 0.0, 1.0, noise=1e-6), since_step=0)
+
+    @check(code="TST004", slug="dead-activations", title="Never fires")
+    def dead(record: Record) -> Outcome:
+        return dead.not_judged("not yet", wants="units")
+
+    assert "gradient-not-flowing" in consequences("dead-activations")
+    clinic.checks(flows, dead)
+    clinic.add("flow", 1, lambda patient: {})
+    clinic.add("units", 3, lambda patient: {})
+    Doctor(watch, quiet=True, exams=clinic.table)
+    train(3)
+    assert [name for name, _ in clinic.calls] == ["flow", "units"]
 
 
 def test_stop_when_sick_ends_the_training(clinic: Clinic, watch: Watch) -> None:

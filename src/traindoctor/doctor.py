@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from traindoctor.capture.pace import Pace
 from traindoctor.checks.base import Outcome
-from traindoctor.diagnosis import Diagnosis, diagnose, wanted
-from traindoctor.diagnosis.engine import URGENT
+from traindoctor.diagnosis import Diagnosis, consequences, diagnose, wanted
+from traindoctor.diagnosis.engine import URGENT, Wanted
 from traindoctor.diagnosis.verdict import COSTS_ONLY_TIME, OUTCOME_ONLY
 from traindoctor.exams import EXAMS
 from traindoctor.exams.agenda import Agenda
@@ -120,17 +120,23 @@ class Doctor:
                 self._look(completed)  # its answer may ask for the next one (a Function alone)
 
     def _choose(self, completed: int, seconds: float, *, ended: bool = False) -> str | None:
-        """The most wanted exam that is due and fits into the seconds. What is settled costs the script no more."""
+        """The most wanted exam that is due and fits into the seconds."""
         agenda = self.agenda
-        if self.settled and not ended:
-            return None
         prices = {wish.exam: agenda.price(wish.exam, least=ended) for wish in wanted(self._open)}
         for wish in wanted(self._open, costs=prices):
             affordable = prices[wish.exam] <= seconds or (agenda.cheap(wish.exam) and seconds > 0)
             if affordable and agenda.due(wish.exam, completed, ended=ended):
-                if not (self.settled and agenda.is_experiment(wish.exam)):
+                if not self.settled or self._says_more(wish, ended=ended):
                     return wish.exam
         return None
+
+    def _says_more(self, wish: Wanted, *, ended: bool) -> bool:
+        """The cause is settled. While the script runs only what could explain it is asked, then all but experiments."""
+        if self.agenda.is_experiment(wish.exam):
+            return False
+        assert self.diagnosis is not None
+        settled = self.diagnosis.causes[0].finding.cause
+        return ended or any(settled in consequences(cause) for cause in wish.causes)
 
     @property
     def settled(self) -> bool:
