@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from traindoctor.checks.base import Clear, Finding, Outcome, check, evidence
+from traindoctor.checks.base import Clear, Evidence, Finding, Outcome, check, evidence
 from traindoctor.record import ExamResult, Record
 
 # Right gradients differ from the replay's by 0 to 9e-7 in float32, wrong ones by 0.2 and more.
@@ -77,13 +77,7 @@ def _written_over(whole: ExamResult) -> Finding:
     """With one write that autograd does not notice the replay gives the script's own gradient."""
     write, values = whole.values["written_over"], whole.values
     return backward_incorrect.finding(
-        evidence(
-            "gradient against the replay's",
-            values["difference"],
-            0.0,
-            noise=values["noise"],
-            step=values["step"],
-        ),
+        _against_replay(values),
         evidence(
             "... and against a replay that makes the write as well",
             write["difference"],
@@ -97,6 +91,16 @@ def _written_over(whole: ExamResult) -> Finding:
         "through `.data` or a NumPy view.",
         line=write["line"],
         since_step=0,
+    )
+
+
+def _against_replay(values: Mapping[str, Any]) -> Evidence:
+    return evidence(
+        "gradient against the replay's",
+        values["difference"],
+        0.0,
+        noise=values["noise"],
+        step=values["step"],
     )
 
 
@@ -206,13 +210,7 @@ def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
         return backward_incorrect.not_judged(reason, wants=MODULE)
     worst = values["worst"][0]
     return backward_incorrect.finding(
-        evidence(
-            "gradient against the replay's",
-            values["difference"],
-            0.0,
-            noise=values["noise"],
-            step=values["step"],
-        ),
+        _against_replay(values),
         summary=f"the gradient of {worst['name']} is wrong: {worst['pattern']}; {untested[0]} could not be tested alone",
         where=untested[0],
         since_step=0,
