@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def compare(text: str, name: str) -> None:
 @pytest.mark.parametrize("width", [60, 80])
 def test_terminal(case: str, width: int) -> None:
     compare(terminal.report(CASES[case](), width=width), f"terminal-{case}-{width}.txt")
+
+
+@pytest.mark.parametrize(("percent", "said"), [(1.234, "1.2 %"), (21.87, "22 %"), (9.96, "10 %")])
+def test_the_cost_is_told_in_seconds_and_as_a_share(percent: float, said: str) -> None:
+    short = replace(CASES["sick"](), overhead_percent=percent, overhead_seconds=1.34)
+    assert f"[160 steps, cost 1.3 s, {said}]" in terminal.report(short, width=120)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -47,7 +47,8 @@ def _headline(diagnosis: Diagnosis) -> str:
     if diagnosis.overhead_percent is not None:
         seconds = diagnosis.overhead_seconds
         spent = "" if seconds is None else f"{number(round(seconds, 1))} s, "
-        steps += f", cost {spent}{number(round(diagnosis.overhead_percent, 1))} %"
+        percent = diagnosis.overhead_percent
+        steps += f", cost {spent}{number(round(percent, 1 if percent < 10 else None))} %"
     if diagnosis.verdict == "sick":
         root = diagnosis.causes[0].finding
         return f"traindoctor: SICK, {root.cause} ({root.status}) [{steps}]"

@@ -89,8 +89,12 @@ def labels_unrelated(record: Record) -> Outcome | None:
             "the loss cannot be compared with the entropy of the labels"
         )
     late = late_gap(record)
-    heart = late is not None and num_rows >= MANY_ROWS and z.last < UNRELATED
-    heart = heart and only_by_heart(record, gap, late)  # type: ignore[arg-type]
+    heart = (
+        late is not None
+        and num_rows >= MANY_ROWS
+        and z.last < UNRELATED
+        and only_by_heart(record, gap, late)
+    )
     if gap.tail(STEPS).median() < -2 * LEVEL and not heart:
         return labels_unrelated.clear("the loss is below the entropy of the labels")
     if late is not None and late < -(BY_HEART if repeats_examples(record) else LEVEL) and not heart:
