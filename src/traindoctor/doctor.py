@@ -92,7 +92,7 @@ class Doctor:
             raise Stopped("traindoctor has seen enough steps")
         if self.watch.rank or not self.pace.anything_due(completed):
             return
-        began = time.thread_time()
+        began = time.perf_counter()
         try:
             if self.pace.look_due(completed):
                 if self.pace.allowance <= 0:
@@ -102,7 +102,7 @@ class Doctor:
                 self._look(completed)
             self.pace.wait(completed, wanted=bool(self._open))
         finally:
-            self.pace.spent += time.thread_time() - began
+            self.pace.spent += time.perf_counter() - began
         if self.stop_when_sick and self.confirmed:
             raise Stopped("traindoctor stopped the run: " + ", ".join(self.confirmed))
 
@@ -110,7 +110,7 @@ class Doctor:
         """Performs what is wanted and affordable; whether anything was."""
         performed = False
         while True:
-            left = self.pace.allowance - (time.thread_time() - began)
+            left = self.pace.allowance - (time.perf_counter() - began)
             name = self._choose(completed, left)
             if name is None:
                 return performed

@@ -33,6 +33,8 @@ class ForwardBegin:
     kwargs: dict[str, Any]
     wants_grad: bool
     training: bool
+    grad: bool = True
+    """Grad mode alone: a loss module has no parameters."""
 
 
 @dataclass(slots=True)

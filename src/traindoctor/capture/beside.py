@@ -61,10 +61,10 @@ class Beside:
     ) -> Any:
         recorder = self.recorder
         before = Before(arguments, modules)
-        passes, counted = recorder.num_passes, recorder.nanoseconds
+        passes, counted = recorder.num_passes, recorder.seconds
         with recorder.aside():
             result = call()
-        began = time.thread_time_ns()
+        began = time.perf_counter()
         try:
             if recorder.num_passes != passes:
                 raise ReplayError("compiled code that calls backward itself cannot be run twice")
@@ -72,7 +72,7 @@ class Beside:
             self._run(uncompiled, result, before, modules)
         except Exception as error:  # the border: what we run beside the script must not reach it
             recorder.fail(error)
-        recorder.nanoseconds = counted + time.thread_time_ns() - began
+        recorder.seconds = counted + time.perf_counter() - began
         return result
 
     def _run(

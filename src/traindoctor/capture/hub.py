@@ -1,45 +1,60 @@
-"""Where all taps report: one switch, one guard, the state that taps share. Importing it imports no torch."""
+"""Where all taps report: one switch, one border, the state that taps share. Importing it imports no torch."""
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from traindoctor.events import Event
 from traindoctor.replay import quiet as switch
 from traindoctor.replay.quiet import quiet as silent
 
+if TYPE_CHECKING:
+    from traindoctor.replay.border import Border
+
 __all__ = ["Hub", "Patches", "hub", "silent"]
+
+# Passes without gradient that are heard after a step: text generation has hundreds, an evaluation is known by these.
+EVALUATION_PASSES = 64
+# Calls of a step that are noted: enough for the micro-batches of one step.
+MOST_NOTES = 64
 
 
 class Hub:
     """Process-wide, since the patched torch functions are. Depths are counted over all threads on purpose:
-    on CUDA a backward pass runs (and recomputes checkpoints) in threads of its own."""
+    on CUDA a backward pass runs (and recomputes checkpoints) in threads of its own.
+
+    In an attentive step every tap makes its events. In the others only the pulse is heard (backward passes, clipping,
+    optimizer steps, rates), and passes without gradient: an evaluation may come after any step.
+    """
 
     def __init__(self) -> None:
+        self.border: Border | None = None
+        """Set when torch is hooked."""
         self.reset()
 
     def reset(self) -> None:
         self.sink: Callable[[Event], None] | None = None
+        self.attentive = True
+        self.evaluations_left = EVALUATION_PASSES
         self.module_depth = 0
         self.backward_depth = 0
         self.call_depth = 0
         """Inside a tapped loss, embedding or clip function: its inner calls are no events."""
         self.scaling = 0
         """Inside GradScaler.step."""
-        self.inner_calls = 0
-        """Module calls below an outermost one: each costs a little that no clock of ours sees."""
         self.inner: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
-        """In two early steps: who is told of each of them."""
+        """In two early steps: who is told of each module call below an outermost one."""
         self.stepping: Any = None
         """The optimizer whose step is running."""
         self.beside: Callable[..., Any] | None = None
         """While a step is taped: what runs compiled code (capture/beside.py)."""
         self.recorder: Any = None
-        """While a step is taped: the recorder that hears torch functions; ours are no part of the step."""
-        self.switch_compiler: Callable[[Any], Any] = _no_compiler
-        """torch's own switch: who compiles the frames that run from now on; it gives who did so far."""
+        """While a step is taped: the recorder that hears torch functions."""
+        self.notes: list[tuple[str, list[weakref.ref[Any]]]] = []
+        """In ordinary steps: what modules and losses were given, should this be the step that breaks."""
         self.first_backward = True
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.scaled_roots: dict[int, tuple[weakref.ref[Any], float]] = {}
@@ -49,25 +64,33 @@ class Hub:
         """Nobody listens, or we are the ones who call torch."""
         return self.sink is None or switch._depth > 0
 
-    def emit(self, event: Event) -> None:
-        """Hands an event on. What is done with it reaches no tap again."""
-        if self.idle:
-            return
-        # A compiler that is at work on the script's frames must not start on ours.
-        compiler = self.switch_compiler(None)
-        if self.recorder is not None:
-            self.recorder.stand_up()
+    def hears(self, *, grad: bool) -> bool:
+        """Whether a module, loss or embedding call is worth an event now."""
+        if self.sink is None or switch._depth > 0:
+            return False
+        return self.attentive if grad else self.evaluations_left > 0
+
+    def note(self, kind: str, tensors: Iterable[Any]) -> None:
+        """Weak references: the script's memory stays its own."""
+        if self.sink is not None and not self.attentive and len(self.notes) < MOST_NOTES:
+            self.notes.append((kind, [weakref.ref(tensor) for tensor in tensors]))
+
+    def emit(self, make: Callable[..., Event | None], *args: Any) -> Event | None:
+        """Makes an event and hands it on, behind the border. None where it was not heard."""
+        if self.sink is None or self.border is None:
+            return None
+        event: Event | None = self.border.enter(self._hand_on, make, args)
+        return event
+
+    def _hand_on(self, make: Callable[..., Event | None], args: tuple[Any, ...]) -> Event | None:
+        event = make(*args)
         try:
-            with silent():
-                self.sink(event)  # type: ignore[misc]
+            if event is not None and self.sink is not None:
+                self.sink(event)
         finally:
             if self.recorder is not None:
-                self.recorder.sit_down()
-            self.switch_compiler(compiler)
-
-
-def _no_compiler(callback: Any) -> None:
-    """Before torch is hooked."""
+                self.recorder.settle()
+        return event
 
 
 hub = Hub()
@@ -86,6 +109,8 @@ class Patches:
         own = name in vars(owner)
         original = getattr(owner, name)
         replacement = make(original)
+        # torch.jit.script compiles what this gives instead of our Python.
+        replacement.__prepare_scriptable__ = functools.partial(_given, original)
         setattr(owner, name, replacement)
 
         def undo() -> None:
@@ -104,3 +129,7 @@ class Patches:
     def undo(self) -> None:
         while self._undo:
             self._undo.pop()()
+
+
+def _given(original: Any) -> Any:
+    return original

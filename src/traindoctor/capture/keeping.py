@@ -37,7 +37,7 @@ class Keeping:
         if self.keeper is None:
             return
         kept = self.keeper.recent
-        began = time.thread_time_ns() if self.keeper.wants(step) else None
+        began = time.perf_counter() if self.keeper.wants(step) else None
         try:
             self.keeper.on(event, step)
             if self._asked is not None and self._asked != len(self.patient.tapes):
@@ -45,7 +45,7 @@ class Keeping:
                 if step > max(self.patient.tapes) + 1:
                     self._ask(self.keeper)
             if began is not None:
-                self._seconds += (time.thread_time_ns() - began) * 1e-9
+                self._seconds += time.perf_counter() - began
             if self.keeper.recent is not kept:
                 # The copy, and all the batches that were kept for the one before.
                 self.governor.ran(PART, step, self._seconds)
@@ -53,6 +53,10 @@ class Keeping:
         except Exception as error:  # the same border as for probes
             self._fault("snapshot", error)
             self.keeper = self.patient.snapshot = None
+
+    def wants(self, step: int) -> bool:
+        """Whether everything of this step must be heard."""
+        return self.keeper is not None and self.keeper.wants(step)
 
     def _ask(self, keeper: Keeper) -> None:
         """A new tape, and the batch of its step: does it need what only a variable holds?"""

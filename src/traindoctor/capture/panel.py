@@ -1,4 +1,4 @@
-"""The probes of a run: which are told of an event, what each costs, and which are taken off after a fault."""
+"""The probes of a run: which are told of an event, what each costs, and which are removed after a fault."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from traindoctor.capture.attention import PULSE, ROUSED
 from traindoctor.capture.budget import Governor
-from traindoctor.capture.rest import ROUSED, Rest
 from traindoctor.events import Event
 from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
@@ -15,130 +15,94 @@ from traindoctor.replay.names import Names
 
 
 class Panel:
-    """`hear(event, step)` for every event, `close(step, writer)` when a step ends, `choose(step)` before the next."""
+    """`hear(event)` for every event, `close(step, writer)` when a step ends, `choose(step)` before the next."""
 
     def __init__(
         self,
         probes: Sequence[Probe],
         names: Names,
         governor: Governor,
-        rest: Rest,
         fault: Callable[[str, Exception], None],
     ) -> None:
         self.probes = list(probes)
         self.governor = governor
-        self.rest = rest
         self._fault = fault
         self._hearers: dict[tuple[type, bool], list[Probe]] = {}
-        self._awake: list[Probe] | None = None
-        self._openers: list[Probe] | None = None
-        self._roused: set[str] = set()
+        self._pulse: list[Probe] = []
+        self._openers: list[Probe] = []
+        self._roused: list[Probe] = []
         self._costs: dict[str, float] = {}
+        self._due: set[str] = set()
         for probe in self.probes:
             if "names" in getattr(type(probe), "__annotations__", {}):
                 probe.names = names  # type: ignore[attr-defined]
             if probe.cost != "free":
                 governor.add(probe.name, probe.every)
-        self._due: set[str] = set()
+        self._learn()
 
-    def choose(self, step: int) -> None:
+    def _learn(self) -> None:
+        """Who is told of what."""
+        self._hearers.clear()
+        self._pulse = [probe for probe in self.probes if probe.name in PULSE]
+        self._openers = [probe for probe in self.probes if hasattr(probe, "opened")]
+
+    def choose(self, step: int, *, attentive: bool = True) -> None:
         """Which of the costly ones may measure at this step."""
-        self._due = self.governor.choose(step)
+        self._due = self.governor.choose(step) if attentive else set()
 
-    def hear(self, event: Event, step: int) -> None:
-        attentive = self.rest.attentive(step)
+    def hear(self, event: Event, *, attentive: bool) -> None:
         for probe in self._hearing(type(event), attentive):
-            if attentive or probe.name not in self.rest.resting or self._rouses(probe, event):
+            if attentive or probe.name in PULSE or self._rouses(probe, event):
                 self._tell(probe, event)
 
     def _hearing(self, kind: type, attentive: bool) -> list[Probe]:
-        """The probes that listen to this kind of event, in a step in which some rest or in any other."""
+        """The probes that listen to this kind of event, in an attentive step or in any other."""
         key = (kind, attentive)
         if key not in self._hearers:
-            resting = frozenset() if attentive else self.rest.resting - ROUSED
             self._hearers[key] = [
                 probe
                 for probe in self.probes
-                if probe.name not in resting
+                if (attentive or probe.name in PULSE or probe.name in ROUSED)
                 and (not getattr(probe, "hears", ()) or kind in probe.hears)
             ]
         return self._hearers[key]
 
-    def _closing(self, attentive: bool) -> list[Probe]:
-        """The probes that were awake in this step."""
-        if attentive:
-            return list(self.probes)
-        if self._roused:
-            asleep = self.rest.resting - self._roused
-            return [probe for probe in self.probes if probe.name not in asleep]
-        if self._awake is None:
-            self._awake = [probe for probe in self.probes if probe.name not in self.rest.resting]
-        return list(self._awake)
-
     def _rouses(self, probe: Probe, event: Event) -> bool:
-        """Whether an evaluation pass wakes a resting probe; it then closes this step as well."""
-        if probe.name not in ROUSED or getattr(event, "wants_grad", True):
+        """Whether an evaluation pass wakes this probe; it then closes this step as well."""
+        if getattr(event, "wants_grad", True):
             return False
-        self._roused.add(probe.name)
+        if probe not in self._roused:
+            self._roused.append(probe)
         return True
 
     def _tell(self, probe: Probe, event: Event) -> None:
-        free = probe.cost == "free"
-        due = free or probe.name in self._due
-        if not self._priced(free, due):
-            self._guarded(probe, probe.on, event, due=due)
+        if probe.cost == "free" or probe.name not in self._due:
+            self._guarded(probe, probe.on, event, due=probe.cost == "free")
             return
-        began = time.thread_time_ns()
-        self._guarded(probe, probe.on, event, due=due)
-        spent = (time.thread_time_ns() - began) * 1e-9
-        self._costs[probe.name] = self._costs.get(probe.name, 0.0) + spent
+        began = time.perf_counter()
+        self._guarded(probe, probe.on, event, due=True)
+        self._costs[probe.name] = self._costs.get(probe.name, 0.0) + time.perf_counter() - began
 
-    def _priced(self, free: bool, due: bool) -> bool:
-        """Whether anyone asks what this probe costs now: to read the clock twice takes longer than many of them."""
-        return self.rest.measuring or (due and not free)
-
-    def close(self, step: int, writer: RecordWriter) -> int:
-        """Each one writes its numbers, and what it cost is known. Gives the nanoseconds that no clock of ours saw."""
-        hidden_ns = 0
-        attentive = self.rest.attentive(step)
-        for probe in self._closing(attentive):
-            governed = probe.cost != "free"
-            due = not governed or probe.name in self._due
-            hidden = getattr(probe, "hidden_seconds", 0.0)
-            if hidden:
-                hidden_ns += int(hidden * 1e9)
-                probe.hidden_seconds = 0.0  # type: ignore[attr-defined]
-            if not self._priced(not governed, due):
-                self._guarded(probe, probe.close_step, step, writer, due=due)
+    def close(self, step: int, writer: RecordWriter, *, attentive: bool) -> float:
+        """Each one writes its numbers. Gives the seconds that went to measurements the governor chose."""
+        measured = 0.0
+        for probe in list(self.probes) if attentive else [*self._pulse, *self._roused]:
+            if probe.cost == "free" or probe.name not in self._due:
+                self._guarded(probe, probe.close_step, step, writer, due=probe.cost == "free")
                 continue
-            began = time.thread_time_ns()
-            self._guarded(probe, probe.close_step, step, writer, due=due)
-            spent = (time.thread_time_ns() - began) * 1e-9
-            spent += hidden + self._costs.get(probe.name, 0.0)
-            if due and governed and probe.name in self.governor.parts:
+            began = time.perf_counter()
+            self._guarded(probe, probe.close_step, step, writer, due=True)
+            spent = time.perf_counter() - began + self._costs.get(probe.name, 0.0)
+            spent += getattr(probe, "seconds_inside", 0.0)
+            if probe.name in self.governor.parts:
                 self.governor.ran(probe.name, step, spent)
-            else:
-                self.rest.always(probe.name, spent)
+            measured += spent
         self._costs.clear()
         self._roused.clear()
-        self._rest(step)
-        return hidden_ns
-
-    def _rest(self, step: int) -> None:
-        before = self.rest.resting
-        self.rest.end_step(step, self.governor.step_seconds)
-        if self.rest.resting != before:
-            self._forget()
-
-    def _forget(self) -> None:
-        """Who is told of what has changed."""
-        self._hearers.clear()
-        self._awake = self._openers = None
+        return measured
 
     def opened(self) -> None:
         """All of our work after a step is done, and the next one begins."""
-        if self._openers is None:
-            self._openers = [probe for probe in self.probes if hasattr(probe, "opened")]
         for probe in list(self._openers):
             self._guarded(probe, probe.opened)  # type: ignore[attr-defined]
 
@@ -155,5 +119,5 @@ class Panel:
         except Exception as error:  # a probe may fail; the run may not
             self._fault(f"probe {probe.name}", error)
             self.probes.remove(probe)
-            self._forget()
+            self._learn()
             self.governor.parts.pop(probe.name, None)

@@ -12,6 +12,7 @@ from traindoctor.capture.budget import Governor
 from traindoctor.capture.hub import hub
 from traindoctor.errors import ReplayError
 from traindoctor.events import Event, ForwardBegin, StepBegin
+from traindoctor.replay.border import border
 from traindoctor.replay.crash import CrashKeeper
 from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.patient import Patient
@@ -45,7 +46,7 @@ class Taping:
         self._seconds = 0.0
         self._inside = 0.0
         """Seconds inside the script's calls that are on the account and not told yet."""
-        self.crashes = CrashKeeper(patient.names)
+        self.crashes = CrashKeeper(patient.names, hub.notes)
         self._held: dict[int, frozenset[int]] = {}
         """The parameters of each optimizer that has stepped."""
         self._stage = -1
@@ -73,10 +74,10 @@ class Taping:
     def on(self, event: Event, step: int) -> None:
         """Every event of the run, before any probe has seen it. Its price is asked while a step is taped."""
         taped = self._recorder is not None
-        began = time.thread_time() if taped else 0.0
+        began = time.perf_counter() if taped else 0.0
         self._hear(event, step)
         if taped:
-            self._seconds += time.thread_time() - began
+            self._seconds += time.perf_counter() - began
 
     def _hear(self, event: Event, step: int) -> None:
         kind = type(event)
@@ -134,7 +135,6 @@ class Taping:
         self._asked, self._taped_step, self._seconds = False, step, 0.0
         self._recorder, self._finished = StepRecorder(step, self.patient.names), False
         self._recorder.start()
-        self._recorder.stand_up()  # until this event has been heard by all (capture/hub.py)
         self._charged = self._recorder
         hub.recorder, hub.beside = self._recorder, Beside(self._recorder)
 
@@ -151,7 +151,7 @@ class Taping:
             self._recorder = hub.recorder = hub.beside = None
 
     def charge(self, step: int) -> float:
-        """What taping this step cost inside the script's own calls."""
+        """What taping this step cost, all told."""
         inside, self._inside = self._inside + self._settle(step), 0.0
         return inside
 
@@ -159,9 +159,10 @@ class Taping:
         """The cost of a step that was taped goes on the governor's account, once."""
         if self._charged is None or step != self._taped_step:
             return 0.0
-        inside, self._charged = self._charged.nanoseconds * 1e-9, None
-        self.governor.ran(PART, step, self._seconds + inside)
-        return inside
+        spent, self._charged = self._seconds + self._charged.seconds, None
+        border.charge(spent - self._seconds)
+        self.governor.ran(PART, step, spent)
+        return spent
 
     def abandon(self) -> None:
         recorder, self._recorder = self._recorder, None

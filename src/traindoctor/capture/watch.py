@@ -14,29 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from traindoctor.capture import taps
+from traindoctor.capture.attention import Attention
 from traindoctor.capture.budget import Governor
 from traindoctor.capture.counting import StepCount
 from traindoctor.capture.examples import Examples
 from traindoctor.capture.folders import claim
-from traindoctor.capture.hub import Patches, hub, silent
+from traindoctor.capture.hub import EVALUATION_PASSES, Patches, hub, silent
 from traindoctor.capture.keeping import Keeping
 from traindoctor.capture.panel import Panel
 from traindoctor.capture.ranks import rank_of_this_process
-from traindoctor.capture.rest import Rest
 from traindoctor.capture.subjects import Subjects
 from traindoctor.capture.taping import Taping
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, RunEnded, StepBegin, StepEnd
 from traindoctor.probes import make_probes
 from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
+from traindoctor.replay.border import border
 from traindoctor.replay.patient import Patient
 
 __all__ = ["Watch", "silent"]
 
 # Modules may be replaced while a run goes on: the trees are walked again after so many steps.
 NAMES_AGAIN = 100
-# What an inner module call costs by being wrapped, in seconds; no clock inside it can see that.
-INNER_CALL_SECONDS = 3e-7
 
 _INHERITED: list[RecordWriter] = []
 
@@ -57,7 +56,7 @@ class Watch:
         self.rank = rank
         self._given = (self.out, rank)
         self.governor = Governor(budget)
-        self.rest = Rest(budget)
+        self.attention = Attention(budget)
         self.patient = Patient()
         self.names = self.patient.names
         self.count = StepCount()
@@ -71,12 +70,13 @@ class Watch:
         self._meta: dict[str, Any] = {}
         self._writer: RecordWriter | None = None
         made = make_probes(self._fault) if probes is None else probes
-        self.panel = Panel(made, self.names, self.governor, self.rest, self._fault)
+        self.panel = Panel(made, self.names, self.governor, self._fault)
         self.taping = Taping(self.patient, self.governor) if replay else None
         self.keeping = Keeping(self.patient, self.governor, self._fault) if replay else None
         self._patches: Patches | None = None
         self.panel.choose(0)
-        self._own = 0
+        self._charged = 0.0
+        """What of the border's time is on the account."""
         self._step_began = time.perf_counter()
         self._closed = False
         self._ended = False
@@ -88,7 +88,9 @@ class Watch:
         """Hooks torch. A second call does nothing."""
         if self._patches is None:
             self._patches = taps.install()
-            hub.sink = self.receive
+            hub.border, border.on, border.when_broken = border, True, self._broken
+            hub.sink, hub.attentive = self.receive, True
+            self._charged = border.seconds
             self._step_began = time.perf_counter()
 
     def detach(self) -> None:
@@ -96,7 +98,7 @@ class Watch:
         if self.taping is not None:
             self.taping.abandon()
         if self._patches is not None:
-            hub.sink = None
+            hub.sink = border.when_broken = None
             self._patches.undo()
             self._patches = None
 
@@ -151,7 +153,7 @@ class Watch:
             return
         self._ended = True
         if hub.sink is not None and self.attached:
-            hub.emit(RunEnded(status))
+            hub.emit(RunEnded, status)
         if self.count.waiting:
             self._close_step()  # another optimizer was waited for
         self.detach()
@@ -200,15 +202,13 @@ class Watch:
     # -- events ------------------------------------------------------------------------------------
 
     def receive(self, event: Event) -> None:
-        """Called by the hub for each event; never raises for a fault of ours."""
-        began = time.thread_time_ns()
-        try:
-            self._handle(event)
-        except Exception as error:  # the border between the user's run and our code
-            self._fault("watch", error)
-            self.detach()
-        finally:
-            self._own += time.thread_time_ns() - began
+        """Called by the hub for each event, behind the border."""
+        self._handle(event)
+
+    def _broken(self, error: Exception) -> None:
+        """The border let nothing through and is closed for good: the script goes on without us."""
+        self._fault("watch", error)
+        self.detach()
 
     def _handle(self, event: Event) -> None:
         kind, count = type(event), self.count
@@ -230,7 +230,7 @@ class Watch:
             self.taping.on(event, count.step)
         if self.keeping is not None:
             self.keeping.on(event, count.step)
-        self.panel.hear(event, count.step)
+        self.panel.hear(event, attentive=self.attention.attentive(count.step))
         if count.ends_with(event):
             self._close_step()
 
@@ -244,39 +244,51 @@ class Watch:
 
     def _close_step(self) -> None:
         step, writer = self.step, self.record_writer
+        attentive = self.attention.attentive(step)
         self.count.close()
         now = time.perf_counter()
-        self._own += self.panel.close(step, writer)
+        measured = self.panel.close(step, writer, attentive=attentive)
         self.count.step = self.patient.current_step = step + 1
         if self.taping is not None:
             self.taping.step_ended(self.step)
-        own = self._own * 1e-9 + hub.inner_calls * INNER_CALL_SECONDS
-        self._own, hub.inner_calls = 0, 0
-        if self.taping is not None:
-            own += self.taping.charge(step)
+            measured += self.taping.charge(step)
+        own = border.seconds - self._charged
+        self._charged += own
         writer.scalar("self.seconds", step, own)
         self.governor.pay(own)
         self.governor.end_step(max(0.0, now - self._step_began - own))
-        self.panel.choose(self.step)
+        self.attention.end_step(step, max(0.0, own - measured), self.governor.step_seconds)
         if self.step % NAMES_AGAIN == 0:
             self.subjects.name_again()
         self._tell_listeners(step)
+        self._open_step()
+
+    def _open_step(self) -> None:
+        """Who listens in the step that begins."""
+        step = self.step
+        attentive = self.attention.attentive(step)
+        self.panel.choose(step, attentive=attentive)
+        taped = self.taping is not None and self.taping.wanted(step)
+        kept = self.keeping is not None and self.keeping.wants(step)
+        hub.attentive = attentive or taped or kept
+        hub.evaluations_left = EVALUATION_PASSES
+        hub.notes.clear()
         self.panel.opened()
         self._step_began = time.perf_counter()
 
     def _tell_listeners(self, step: int) -> None:
         """Listeners (the doctor) decide by themselves what they spend; it is the same budget, and paid back."""
-        began = time.thread_time_ns()
+        began = border.seconds
         for listener in list(self.listeners):
             try:
                 listener(step)
-            except Exception as error:  # same border: the doctor is ours too
+            except Exception as error:  # the doctor is ours too
                 self._fault("listener", error)
                 self.listeners.remove(listener)
-        spent = time.thread_time_ns() - began
-        self.listener_seconds += spent * 1e-9
-        self.governor.owe(spent * 1e-9)
-        self._own -= spent
+        spent = border.seconds - began
+        self.listener_seconds += spent
+        self._charged += spent
+        self.governor.owe(spent)
 
     def _write_totals(self) -> None:
         writer = self._writer

@@ -11,8 +11,8 @@ from torch import Tensor
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
+from traindoctor.replay.border import border
 from traindoctor.replay.names import any_compiled
-from traindoctor.replay.quiet import quiet
 
 if TYPE_CHECKING:
     from traindoctor.replay.names import Names
@@ -43,7 +43,7 @@ class Activations:
     names: Names
 
     def __init__(self) -> None:
-        self.hidden_seconds = 0.0
+        self.seconds_inside = 0.0
         self._later = Later()
         self._handles: list[Any] = []
         self._rows: dict[str, Tensor] = {}
@@ -52,6 +52,7 @@ class Activations:
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin):
             if due and event.wants_grad and event.training and not self._done:
+                self.seconds_inside = 0.0
                 self._hook(event.module)
         elif isinstance(event, ForwardEnd) and self._handles:
             self._unhook()
@@ -71,19 +72,20 @@ class Activations:
         self._handles.clear()
 
     def _measure(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        """Runs inside the user's forward pass: whatever happens here must not reach it."""
-        began = time.thread_time()
+        """Runs inside the user's forward pass."""
+        border.enter(self._look, module, output)
+
+    def _look(self, module: torch.nn.Module, output: Any) -> None:
+        began = time.perf_counter()
         try:
             tensor = output[0] if isinstance(output, tuple) and output else output
             name = self.names.of_module(module)
             if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel():
-                # Quiet: a tape of this step must not write down what we compute.
-                with quiet(), torch.no_grad():
-                    self._rows.setdefault(name, statistics(tensor.detach(), module))
-        except Exception:
+                self._rows.setdefault(name, statistics(tensor.detach(), module))
+        except Exception:  # one measurement less: the others go on
             self._rows.clear()
             self._unhook()
-        self.hidden_seconds += time.thread_time() - began
+        self.seconds_inside += time.perf_counter() - began
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         self._unhook()

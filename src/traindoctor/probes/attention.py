@@ -18,10 +18,11 @@ from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
 from traindoctor.replay import frames
+from traindoctor.replay.border import border
 from traindoctor.replay.mode_stack import take_from_stack
 from traindoctor.replay.names import any_compiled
 from traindoctor.replay.ops import op_name, tensors_in
-from traindoctor.replay.quiet import active, quiet
+from traindoctor.replay.quiet import active
 
 if TYPE_CHECKING:
     from traindoctor.replay.names import Names
@@ -36,6 +37,10 @@ PASSING = frozenset(
     "flatten unflatten unsqueeze squeeze transpose permute mul __mul__ clone".split()
 )
 PRODUCTS = frozenset("matmul bmm __matmul__ __rmatmul__ einsum baddbmm".split())
+SOFTMAXES = frozenset({"softmax", "_softmax"})
+TELLING = PASSING | PRODUCTS | SOFTMAXES | {"scaled_dot_product_attention"}
+# What a torch function costs by passing through a mode, in seconds: no clock inside it can see that.
+HEARING_SECONDS = 3e-6
 
 
 class Attention:
@@ -56,7 +61,7 @@ class Attention:
     names: Names
 
     def __init__(self) -> None:
-        self.hidden_seconds = 0.0
+        self.seconds_inside = 0.0
         self._later = Later()
         self._listener: Listener | None = None
         self._rows: dict[str, Tensor] = {}
@@ -76,7 +81,8 @@ class Attention:
         listener, self._listener = self._listener, None
         if listener is not None:
             take_from_stack(listener)
-            self.hidden_seconds += listener.seconds
+            self.seconds_inside = listener.seconds
+            border.charge(listener.num_heard * HEARING_SECONDS)
             self._rows, self._done = listener.rows, True
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
@@ -102,6 +108,7 @@ class Listener(TorchFunctionMode):
         self.names = names
         self.rows: dict[str, Tensor] = {}
         self.seconds = 0.0
+        self.num_heard = 0
         self._calls: Counter[str] = Counter()
         self._weights: dict[int, tuple[weakref.ref[Tensor], str, Tensor]] = {}
         self._broken = False
@@ -117,25 +124,27 @@ class Listener(TorchFunctionMode):
             with self._inside():
                 return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        self._look(name, args, kwargs, result)
+        self.num_heard += 1
+        if name in TELLING:
+            border.enter(self._look, name, args, kwargs, result)
         return result
 
     def _look(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
-        began = time.thread_time()
+        began = time.perf_counter()
         try:
-            with quiet(), torch.no_grad():
-                if name == "scaled_dot_product_attention":
-                    self._put(self._place(), of_call(*args, **kwargs))
-                elif name in ("softmax", "_softmax") and isinstance(result, Tensor):
+            if name == "scaled_dot_product_attention":
+                self._put(self._place(), of_call(*args, **kwargs))
+            elif name in SOFTMAXES:
+                if isinstance(result, Tensor):
                     scores = args[0] if args else kwargs["input"]
                     row = of_softmax(scores, kwargs.get("dim", args[1] if len(args) > 1 else None))
                     if row is not None:
                         self._weights[id(result)] = (weakref.ref(result), self._place(), row)
-                elif name in PASSING or name in PRODUCTS:
-                    self._follow(name, args, kwargs, result)
-        except Exception:  # inside the user's forward pass: whatever happens here must not reach it
+            else:
+                self._follow(name, args, kwargs, result)
+        except Exception:  # one measurement less: the others go on
             self._broken = True
-        self.seconds += time.thread_time() - began
+        self.seconds += time.perf_counter() - began
 
     def _follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         for tensor in tensors_in((args, kwargs)) if self._weights else ():
@@ -164,12 +173,11 @@ class Listener(TorchFunctionMode):
         def heard(name: str) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
                 result = kept[name](*args, **kwargs)
-                if (
-                    name == "softmax"
-                ):  # with need_weights: it is an attention, no product need be awaited
-                    self._look_at_scores(args, kwargs)
+                if name == "softmax":
+                    # with need_weights: it is an attention, no product need be awaited
+                    border.enter(self._look_at_scores, args, kwargs)
                 else:
-                    self._look(name, args, kwargs, result)
+                    border.enter(self._look, name, args, kwargs, result)
                 return result
 
             return call
@@ -184,10 +192,9 @@ class Listener(TorchFunctionMode):
 
     def _look_at_scores(self, args: Any, kwargs: Any) -> None:
         try:
-            with quiet(), torch.no_grad():
-                row = of_softmax(args[0], kwargs.get("dim", -1))
-                if row is not None:
-                    self._put(self._place(), row)
+            row = of_softmax(args[0], kwargs.get("dim", -1))
+            if row is not None:
+                self._put(self._place(), row)
         except Exception:
             self._broken = True
 

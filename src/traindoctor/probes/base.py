@@ -30,7 +30,7 @@ class Probe(Protocol):
     without arguments. Some attributes may be there besides: `hears`, the event types it wants (all, if it does
     not say); `names`, which is set to the Names of the run before the first event; `opened()`, called when all
     of our work after a step is done and the next one begins; `finish(record)`, called once when the run ends;
-    `hidden_seconds`, its own time inside the script's calls, which Watch takes into account and sets to 0.
+    `seconds_inside`, what the step's measurement cost inside the script's own calls: part of its price.
     """
 
     name: ClassVar[str]

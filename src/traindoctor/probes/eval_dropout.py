@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.replay.border import border
 from traindoctor.replay.mode_stack import take_from_stack
 from traindoctor.replay.ops import op_name
 
@@ -20,6 +21,7 @@ PASSES = 3
 DROPOUTS = frozenset(
     "dropout alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d".split()
 )
+DROPPING = DROPOUTS | {"scaled_dot_product_attention"}
 
 
 class EvalDropout:
@@ -87,7 +89,9 @@ class Listener(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        self.count += drops(op_name(func), args, kwargs)
+        name = op_name(func)
+        if name in DROPPING:
+            self.count += bool(border.enter(drops, name, args, kwargs))
         return func(*args, **kwargs)
 
 

@@ -43,7 +43,7 @@ class Graphs:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, weakref.ref[Sentinel]]] = deque(maxlen=MOST)
-        self._age = 0
+        self._new: list[weakref.ref[Sentinel]] = []
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardEnd):
@@ -51,14 +51,15 @@ class Graphs:
             if node is not None:
                 sentinel = Sentinel()
                 node.metadata[KEY] = sentinel
-                self._seen.append((self._age, weakref.ref(sentinel)))
+                self._new.append(weakref.ref(sentinel))
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
-        self._age += 1
+        self._seen.extend((step, sentinel) for sentinel in self._new)
+        self._new.clear()
         alive = deque((item for item in self._seen if item[1]() is not None), maxlen=MOST)
         self._seen = alive
         record.scalar("graphs.alive", step, len(alive))
-        record.scalar("graphs.old", step, sum(self._age - born > OLD for born, _ in alive))
+        record.scalar("graphs.old", step, sum(step - born >= OLD for born, _ in alive))
 
 
 def first_node(output: Any) -> Any:

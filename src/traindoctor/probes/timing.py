@@ -66,7 +66,8 @@ class Timing:
             if self._data is not None and not self._evaluated:
                 record.scalar("time.data", step, self._data)
                 record.scalar("time.loader", step, self._loader)
-        record.scalar("time.forward", step, self._forward)
+        if self._forward:  # heard in attentive steps only
+            record.scalar("time.forward", step, self._forward)
         record.scalar("time.backward", step, self._backward)
         record.scalar("time.optimizer", step, self._optimizer)
         self._data, self._evaluated = None, False

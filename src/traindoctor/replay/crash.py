@@ -8,6 +8,8 @@ the answer is read one pass later there, which is too late for the weights: they
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -41,6 +43,8 @@ SEEN: dict[type, str] = {
     BackwardEnd: "backward ended",
     StepEnd: "step ended",
 }
+# What was given to modules and losses in a step of which only the pulse is heard: kind of call, weak references.
+Notes = Sequence[tuple[str, Sequence["weakref.ref[Tensor]"]]]
 
 
 @dataclass
@@ -60,8 +64,9 @@ class Crash:
 class CrashKeeper:
     """Listens to the run until the first crash."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, notes: Notes = ()) -> None:
         self.names = names
+        self.notes = notes
         self.crash: Crash | None = None
         self._data: dict[Source, Tensor] = {}
         self._counts: dict[str, int] = {}
@@ -74,7 +79,7 @@ class CrashKeeper:
         if kind is None or self.crash is not None:
             return
         if kind == "forward":
-            if torch.is_grad_enabled():
+            if event.grad:  # type: ignore[union-attr]
                 self._see(kind, (event.args, event.kwargs))  # type: ignore[union-attr]
         elif kind == "loss":
             if event.wants_grad:  # type: ignore[union-attr]
@@ -120,6 +125,8 @@ class CrashKeeper:
         return any(g is not None and not math.isfinite(local(g).sum().item()) for g in grads)
 
     def _keep(self, step: int, phase: Literal["forward", "backward"], value: float) -> None:
+        for kind, refs in self.notes:
+            self._see(kind, [tensor for ref in refs if (tensor := ref()) is not None])
         for number, place, tensor in data_variables(self._counts.get("backward", 0)):
             self._data["variable", number, place] = tensor
         named = [(n, local(p).detach()) for n, p in self.names.parameters() if is_trainable_leaf(p)]

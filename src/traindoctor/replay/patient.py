@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from traindoctor.record import RecordWriter
+from traindoctor.replay.border import own_modes, state_set_aside, usual_state
 from traindoctor.replay.crash import Crash
 from traindoctor.replay.names import Names, unwrap
 from traindoctor.replay.no_trace import (
@@ -84,6 +85,10 @@ class Patient:
         """Whatever happens inside, the run goes on as if it had not: see the tests for the list."""
         with ExitStack() as stack:
             stack.enter_context(quiet())
+            if not usual_state():
+                stack.enter_context(state_set_aside())
+            stack.enter_context(own_modes())
+            stack.enter_context(torch.enable_grad())
             stack.enter_context(random_state_restored())
             stack.enter_context(modes_restored())
             stack.enter_context(modules_restored(self.model))

@@ -46,6 +46,10 @@ from traindoctor.replay.tensors import TensorTable
 # Compiled code rounds in other places. Larger differences of its results (relative, in norm) are no rounding:
 # bfloat16 chains differ by 1e-2 at most, another dropout mask by 0.1 and more.
 SAME = 0.05
+# Torch functions that are still written down after the step: what a script makes of a loss before it prints it.
+HEARD_AFTER = 64
+# What a function costs by passing through a mode, in seconds: no clock inside it can see that.
+PASSING_SECONDS = 3e-6
 
 
 class StepRecorder:
@@ -58,8 +62,10 @@ class StepRecorder:
         self.gradients = StepGradients(self.draft, self.tensors)
         self.writer = OpWriter(self.draft, self.tensors, self.functions)
         self.failure: str | None = None
-        self.nanoseconds = 0
+        self.seconds = 0.0
         """Own time inside the script's calls, where no other clock of ours stands."""
+        self._heard_after = 0
+        """Torch functions since the tape is complete."""
         self.done = False
         self._tape: StepTape | None = None
         self._seat: Seat | None = None
@@ -90,10 +96,8 @@ class StepRecorder:
         elif isinstance(event, StepBegin | StepEnd):
             self._in_step = isinstance(event, StepBegin)
         elif self._tape is not None:
-            if isinstance(event, BackwardBegin) or (
-                isinstance(event, ForwardBegin) and event.wants_grad
-            ):
-                self.close()
+            if isinstance(event, BackwardBegin | ForwardBegin):
+                self.close()  # the next step, or an evaluation
         elif isinstance(event, BackwardBegin):
             if event.inputs is None:  # torch.autograd.grad adds nothing to what lies in .grad
                 self.gradients.backward_begins()
@@ -145,14 +149,13 @@ class StepRecorder:
         """Backward passes that have begun."""
         return self.draft.segment + self._paused
 
-    def stand_up(self) -> None:
-        """Our own calls need not pass through the tape: off the stack of modes, where that can be."""
-        if self._seat is not None:
+    def settle(self) -> None:
+        """Off the stack of modes while a backward pass or an optimizer's step runs: nothing of them is taped."""
+        if self._seat is None:
+            return
+        if self._paused or self._in_step:
             self._seat.aside()
-
-    def sit_down(self) -> None:
-        """Back on the stack, unless a backward pass or an optimizer's step runs: nothing of them is taped."""
-        if self._seat is not None and not (self._paused or self._in_step):
+        else:
             self._seat.back()
 
     @contextmanager
@@ -204,27 +207,35 @@ class StepRecorder:
             return func(*args, **kwargs)
         if name == "grad":
             return self._gradient(func(*args, **kwargs))
-        call, began = None, time.thread_time_ns()
+        call, began = None, time.perf_counter()
         try:
-            if self._tape is not None and self._next_step_begins(name, args, kwargs):
-                self.close()
-                return func(*args, **kwargs)
-            call = self.writer.before(name, args, kwargs)
+            with torch._C.DisableTorchFunction():  # the script's modes hear nothing of ours
+                if self._tape is not None and self._next_step_begins(name, args, kwargs):
+                    self.close()
+                else:
+                    call = self.writer.before(name, args, kwargs)
         except Exception as error:
             self.fail(error)
-        self.nanoseconds += time.thread_time_ns() - began
+        self.seconds += time.perf_counter() - began + PASSING_SECONDS
         result = func(*args, **kwargs)
         if call is not None:
-            began = time.thread_time_ns()
+            began = time.perf_counter()
             try:
-                self.writer.after(call, name, func, result)
+                with torch._C.DisableTorchFunction():
+                    self.writer.after(call, name, func, result)
             except Exception as error:
                 self.fail(error)
-            self.nanoseconds += time.thread_time_ns() - began
+            self.seconds += time.perf_counter() - began
         return result
 
     def _next_step_begins(self, name: str, args: Any, kwargs: Any) -> bool:
-        """After the step a parameter is used with gradients on: scripts without modules give no other sign."""
+        """After the step a parameter is used with gradients on: scripts without modules give no other sign.
+
+        An evaluation, or whatever else goes on, is no part of it: a loss is printed within a few functions.
+        """
+        self._heard_after += 1
+        if self._heard_after > HEARD_AFTER:
+            return True
         if not torch.is_grad_enabled() or written_to(name, args, kwargs) is not None:
             return False
         return any(is_trainable_leaf(tensor) for tensor in tensors_in((args, kwargs)))

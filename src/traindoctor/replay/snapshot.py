@@ -193,7 +193,7 @@ class Keeper:
             self._counts.clear()
         log = self._log
         if isinstance(event, ForwardBegin):
-            if torch.is_grad_enabled():
+            if event.grad:
                 if event.wants_grad and not log.random:
                     log.random = dict(random_states(list(tensors_in((event.args, event.kwargs)))))
                 self._keep(log, "forward", (event.args, event.kwargs))

@@ -25,15 +25,19 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling() or hub.idle or hub.backward_depth:
             # A pass inside a pass is a checkpoint that recomputes: not a root of its own.
             return original(tensors, *args, **kwargs)
-        tensors = _many(tensors)
-        _begin(tensors, None, args[0] if args else kwargs.get("grad_tensors"))
+        given = args[0] if args else kwargs.get("grad_tensors")
+        if not isinstance(tensors, torch.Tensor):
+            tensors = _many(tensors)  # a generator can be read only once
+        begun = hub.emit(_begin, tensors, None, given)
+        hub.first_backward = False
         begin = time.perf_counter()
         hub.backward_depth += 1
         try:
             result = original(tensors, *args, **kwargs)
         finally:
             hub.backward_depth -= 1
-        hub.emit(BackwardEnd(tensors, time.perf_counter() - begin))
+        if begun is not None:
+            hub.emit(BackwardEnd, begun.roots, time.perf_counter() - begin)
         return result
 
     return backward
@@ -47,25 +51,27 @@ def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
         outputs, inputs = _many(outputs), _many(inputs)
         if not _asks_for_parameters(inputs):
             return original(outputs, inputs, *args, **kwargs)
-        _begin(outputs, inputs, args[0] if args else kwargs.get("grad_outputs"))
+        given = args[0] if args else kwargs.get("grad_outputs")
+        begun = hub.emit(_begin, outputs, inputs, given)
+        hub.first_backward = False
         begin = time.perf_counter()
         hub.backward_depth += 1
         try:
             results = original(outputs, inputs, *args, **kwargs)
         finally:
             hub.backward_depth -= 1
-        hub.emit(BackwardEnd(outputs, time.perf_counter() - begin, inputs, results))
+        if begun is not None:
+            seconds = time.perf_counter() - begin
+            hub.emit(BackwardEnd, begun.roots, seconds, begun.inputs, results)
         return results
 
     return grad
 
 
-def _begin(
-    roots: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] | None, given: Any
-) -> None:
-    first, hub.first_backward = hub.first_backward, False
+def _begin(roots: Any, inputs: Any, given: Any) -> BackwardBegin:
+    roots = _many(roots)
     gradients = None if given is None else _many(given)
-    hub.emit(BackwardBegin(roots, first, _scale_of(roots), inputs, gradients))
+    return BackwardBegin(roots, hub.first_backward, _scale_of(roots), inputs, gradients)
 
 
 def _scale_of(roots: Sequence[torch.Tensor]) -> float:

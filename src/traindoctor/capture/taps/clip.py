@@ -33,7 +33,7 @@ def _clip_norm(original: Callable[..., Any]) -> Callable[..., Any]:
             total = original(given, max_norm, *args, **kwargs)
         finally:
             hub.call_depth -= 1
-        hub.emit(Clipped("norm", parameters, _limit(max_norm), total))
+        hub.emit(_clipped, "norm", parameters, max_norm, total)
         return total
 
     return clip_grad_norm_
@@ -49,7 +49,7 @@ def _clip_with_norm(original: Callable[..., Any]) -> Callable[..., Any]:
         parameters, given = _keep(parameters)
         # Clipping writes to the gradients, and a norm of one tensor may be a view of nothing else: safe after.
         result = original(given, max_norm, total_norm, *args, **kwargs)
-        hub.emit(Clipped("norm", parameters, _limit(max_norm), total_norm))
+        hub.emit(_clipped, "norm", parameters, max_norm, total_norm)
         return result
 
     return clip_grads_with_norm_
@@ -62,7 +62,7 @@ def _clip_value(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(parameters, clip_value, *args, **kwargs)
         parameters, given = _keep(parameters)
         result = original(given, clip_value, *args, **kwargs)
-        hub.emit(Clipped("value", parameters, _limit(clip_value), None))
+        hub.emit(_clipped, "value", parameters, clip_value, None)
         return result
 
     return clip_grad_value_
@@ -81,6 +81,10 @@ def _keep(parameters: Any) -> tuple[list[torch.Tensor], Any]:
 
 def _empty() -> Iterable[torch.Tensor]:
     yield from ()
+
+
+def _clipped(kind: Any, parameters: list[torch.Tensor], limit: Any, total: Any) -> Clipped:
+    return Clipped(kind, parameters, _limit(limit), total)
 
 
 def _limit(limit: Any) -> float:

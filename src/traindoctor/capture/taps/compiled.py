@@ -16,7 +16,6 @@ from traindoctor.capture.taps.hiding import hide_from_compiler
 
 def install(patches: Patches) -> None:
     patches.replace(torch, "compile", _compile)
-    hub.switch_compiler = torch._C._dynamo.eval_frame.set_eval_frame
     if "torch._dynamo" in sys.modules:
         hide_from_compiler()  # something may be compiled already
 

@@ -21,14 +21,18 @@ def install(patches: Patches) -> None:
 def _next(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
-        if torch.compiler.is_compiling() or hub.idle:
+        if torch.compiler.is_compiling() or hub.idle or not hub.attentive:
             return original(self)
         begin = time.perf_counter()
         batch = original(self)
-        hub.emit(BatchFetched(batch, time.perf_counter() - begin, _length(self)))
+        hub.emit(_fetched, self, batch, time.perf_counter() - begin)
         return batch
 
     return __next__
+
+
+def _fetched(iterator: Any, batch: Any, seconds: float) -> BatchFetched:
+    return BatchFetched(batch, seconds, _length(iterator))
 
 
 def _length(iterator: Any) -> int | None:

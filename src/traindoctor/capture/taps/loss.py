@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import LossCalled, TokensEmbedded
+from traindoctor.replay.ops import tensors_in
 
 LOSSES = (
     "cross_entropy",
@@ -34,63 +35,64 @@ def install(patches: Patches) -> None:
     patches.replace(F, "embedding", _embedding)
 
 
-def traced() -> bool:
-    """Under jit tracing, or under a dispatch mode: a compiler runs this with tensors that hold no numbers."""
-    return torch._C._is_tracing() or torch._C._len_torch_dispatch_stack() > 0
-
-
 def _loss(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
+    signature = inspect.signature(original).parameters
+    defaults = {name: parameter.default for name, parameter in signature.items()}
 
     @functools.wraps(original)
     def loss(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or hub.idle or hub.call_depth or traced():
-            # Under a TorchFunctionMode the original calls itself by name, which is this function again.
+        # Under a TorchFunctionMode the original calls itself by name, which is this function again.
+        if torch.compiler.is_compiling() or hub.call_depth:
+            return original(*args, **kwargs)
+        if not hub.hears(grad=torch.is_grad_enabled()):
+            hub.note("loss", tensors_in(kwargs.get("target", args[1:2])))
             return original(*args, **kwargs)
         hub.call_depth += 1
         try:
             output = original(*args, **kwargs)
         finally:
             hub.call_depth -= 1
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
-        if isinstance(output, torch.Tensor) and isinstance(given["target"], torch.Tensor):
-            hub.emit(
-                LossCalled(
-                    kind,
-                    given["input"],
-                    given["target"],
-                    output,
-                    str(given.get("reduction", "mean")),
-                    int(given.get("ignore_index", -100)),
-                    given.get("weight"),
-                    float(given.get("label_smoothing", 0.0)),
-                    output.requires_grad,
-                )
-            )
+        if isinstance(output, torch.Tensor):
+            hub.emit(_called, kind, defaults, args, kwargs, output)
         return output
 
     return loss
 
 
+def _called(
+    kind: str, defaults: dict[str, Any], args: Any, kwargs: Any, output: torch.Tensor
+) -> LossCalled | None:
+    given = {**defaults, **dict(zip(defaults, args)), **kwargs}
+    if not isinstance(given["target"], torch.Tensor):
+        return None
+    return LossCalled(
+        kind,
+        given["input"],
+        given["target"],
+        output,
+        str(given.get("reduction", "mean")),
+        int(given.get("ignore_index", -100)),
+        given.get("weight"),
+        float(given.get("label_smoothing", 0.0)),
+        output.requires_grad,
+    )
+
+
 def _embedding(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def embedding(input: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:
-        if (
-            torch.compiler.is_compiling()
-            or hub.idle
-            or hub.call_depth
-            or hub.backward_depth
-            or traced()
-        ):
+        if torch.compiler.is_compiling() or hub.call_depth or hub.backward_depth:
+            return original(input, weight, *args, **kwargs)
+        grad = torch.is_grad_enabled()
+        if not hub.hears(grad=grad):
+            hub.note("tokens", tensors_in(input))
             return original(input, weight, *args, **kwargs)
         hub.call_depth += 1
         try:
             output = original(input, weight, *args, **kwargs)
         finally:
             hub.call_depth -= 1
-        hub.emit(TokensEmbedded(input, weight, torch.is_grad_enabled()))
+        hub.emit(TokensEmbedded, input, weight, grad)
         return output
 
     return embedding

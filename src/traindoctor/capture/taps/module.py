@@ -12,6 +12,7 @@ import torch
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import ForwardBegin, ForwardEnd, GradsCleared
 from traindoctor.replay.names import is_compiled, unwrap
+from traindoctor.replay.ops import tensors_in
 
 
 def install(patches: Patches) -> None:
@@ -24,17 +25,20 @@ def _call(original: Callable[..., Any]) -> Callable[..., Any]:
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
-        if hub.module_depth:
-            hub.inner_calls += 1
-            if hub.inner is not None and not hub.idle:
-                hub.inner(self, args, kwargs)
-            if hub.beside is not None and is_compiled(self):
-                return _beside(original, self, args, kwargs)
+        if hub.module_depth or hub.backward_depth:
+            if hub.beside is None and hub.inner is None:
+                return original(self, *args, **kwargs)
+            return _inside(original, self, args, kwargs)
+        grad = torch.is_grad_enabled()
+        if not hub.hears(grad=grad):
+            if grad:
+                hub.note("forward", tensors_in((args, kwargs)))
             return original(self, *args, **kwargs)
-        if hub.idle or hub.backward_depth or torch._C._is_tracing():
+        if not grad:
+            hub.evaluations_left -= 1
+        begun = hub.emit(_forward_begins, self, args, kwargs, grad)
+        if begun is None:
             return original(self, *args, **kwargs)
-        wants_grad = torch.is_grad_enabled() and _trainable(self)
-        hub.emit(ForwardBegin(self, args, kwargs, wants_grad, self.training))
         begin = time.perf_counter()
         hub.module_depth += 1
         try:
@@ -44,10 +48,24 @@ def _call(original: Callable[..., Any]) -> Callable[..., Any]:
                 output = original(self, *args, **kwargs)
         finally:
             hub.module_depth -= 1
-        hub.emit(ForwardEnd(self, output, wants_grad, time.perf_counter() - begin))
+        hub.emit(ForwardEnd, self, output, begun.wants_grad, time.perf_counter() - begin)
         return output
 
     return __call__
+
+
+def _forward_begins(module: torch.nn.Module, args: Any, kwargs: Any, grad: bool) -> ForwardBegin:
+    wants_grad = grad and _trainable(module)
+    return ForwardBegin(module, args, kwargs, wants_grad, module.training, grad)
+
+
+def _inside(original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    """A module call below an outermost one, while somebody wants to know of it."""
+    if hub.module_depth and hub.inner is not None and hub.border is not None and not hub.idle:
+        hub.border.enter(hub.inner, module, args, kwargs)
+    if hub.module_depth and hub.beside is not None and is_compiled(module):
+        return _beside(original, module, args, kwargs)
+    return original(module, *args, **kwargs)
 
 
 def _beside(original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
@@ -70,10 +88,9 @@ def _trainable(module: torch.nn.Module) -> bool:
 def _zero_grad(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def zero_grad(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or hub.idle:
-            return original(self, *args, **kwargs)
         result = original(self, *args, **kwargs)
-        hub.emit(GradsCleared(self))
+        if not torch.compiler.is_compiling() and hub.attentive:
+            hub.emit(GradsCleared, self)
         return result
 
     return zero_grad

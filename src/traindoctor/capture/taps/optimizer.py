@@ -82,7 +82,7 @@ class _Steps:
 
     def _gradients_complete(self, optimizer: Optimizer) -> None:
         self.begun = True
-        hub.emit(StepBegin(optimizer, -1))
+        hub.emit(StepBegin, optimizer, -1)
 
     def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling() or hub.stepping is not optimizer:
@@ -91,7 +91,7 @@ class _Steps:
         if not self.begun:
             self._gradients_complete(optimizer)
         hub.first_backward = True
-        hub.emit(StepEnd(optimizer, -1, time.perf_counter() - self.begin - self.closure_seconds))
+        hub.emit(StepEnd, optimizer, -1, time.perf_counter() - self.begin - self.closure_seconds)
 
 
 def _init(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,10 +107,9 @@ def _init(original: Callable[..., Any]) -> Callable[..., Any]:
 def _zero_grad(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or hub.idle:
-            return original(self, *args, **kwargs)
         result = original(self, *args, **kwargs)
-        hub.emit(GradsCleared(self))
+        if not torch.compiler.is_compiling() and hub.attentive:
+            hub.emit(GradsCleared, self)
         return result
 
     return zero_grad
@@ -130,10 +129,14 @@ def _schedule(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             hub.call_depth -= 1
         if constructed:
-            hub.emit(RateScheduled(self, rates(self.optimizer)))
+            hub.emit(_scheduled, self)
         return result
 
     return step
+
+
+def _scheduled(scheduler: Any) -> RateScheduled:
+    return RateScheduled(scheduler, rates(scheduler.optimizer))
 
 
 def rates(optimizer: Optimizer) -> Sequence[float]:

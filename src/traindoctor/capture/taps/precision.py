@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from traindoctor.capture.hub import Patches, hub, silent
+from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import ScalerUpdated, Unscaled
 
 # The loss of each micro-batch between two updates; more than this many are leftovers of a script that never updates.
@@ -43,19 +43,17 @@ class _Scales:
                 del self._coming[scaler]
         return self._known.get(scaler, float(scaler._init_scale))
 
-    def _look(self, scaler: GradScaler) -> None:
+    def _updated(self, scaler: GradScaler, skipped: bool) -> ScalerUpdated:
         scale = scaler._scale
-        if scale is None:
-            return
-        with silent():
-            if scale.device.type == "cpu":
-                self._known[scaler] = float(scale)
-            elif scale.device.type == "cuda":
-                value = torch.empty((), dtype=scale.dtype, pin_memory=True)
-                value.copy_(scale.detach().reshape(()), non_blocking=True)
-                event = torch.cuda.Event()
-                event.record()
-                self._coming[scaler] = (value, event)
+        if scale is not None and scale.device.type == "cpu":
+            self._known[scaler] = float(scale)
+        elif scale is not None and scale.device.type == "cuda":
+            value = torch.empty((), dtype=scale.dtype, device="cpu", pin_memory=True)
+            value.copy_(scale.detach().reshape(()), non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            self._coming[scaler] = (value, event)
+        return ScalerUpdated(self.factor(scaler), skipped)
 
     def wrap_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -63,21 +61,24 @@ class _Scales:
             result = original(scaler, outputs)
             if torch.compiler.is_compiling() or hub.idle or not scaler.is_enabled():
                 return result
-            if len(hub.scaled_roots) >= ROOTS_KEPT:
-                hub.scaled_roots.clear()
-            for root in result if isinstance(result, (list, tuple)) else (result,):
-                if isinstance(root, torch.Tensor):
-                    hub.scaled_roots[id(root)] = (weakref.ref(root), self.factor(scaler))
+            hub.emit(self._scaled, scaler, result)
             return result
 
         return scale
+
+    def _scaled(self, scaler: GradScaler, result: Any) -> None:
+        if len(hub.scaled_roots) >= ROOTS_KEPT:
+            hub.scaled_roots.clear()
+        for root in result if isinstance(result, (list, tuple)) else (result,):
+            if isinstance(root, torch.Tensor):
+                hub.scaled_roots[id(root)] = (weakref.ref(root), self.factor(scaler))
 
     def wrap_unscale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def unscale_(scaler: GradScaler, optimizer: Any) -> Any:
             result = original(scaler, optimizer)
             if not hub.idle and scaler.is_enabled():
-                hub.emit(Unscaled(optimizer))
+                hub.emit(Unscaled, optimizer)
             return result
 
         return unscale_
@@ -108,10 +109,9 @@ class _Scales:
             if hub.idle or not scaler.is_enabled():
                 return result
             hub.scaled_roots.clear()
-            self._look(scaler)
             skipped, self._skipped = self._skipped, False
             hub.first_backward = True
-            hub.emit(ScalerUpdated(self.factor(scaler), skipped))
+            hub.emit(self._updated, scaler, skipped)
             return result
 
         return update

@@ -1,0 +1,222 @@
+"""The border: every call from torch into our code passes it, and the run finds everything as it left it.
+
+    border.enter(handler, event)
+
+Inside, torch is in a state of our own: no function modes (a default device, the script's modes, our tape), no grad,
+no autocast, no inference mode, default dtype float32, nothing deterministic or anomalous, warnings silent, compiler
+off. No exception of ours comes out: the first one switches the border off, is kept, and the script goes on.
+KeyboardInterrupt and SystemExit belong to the script. What passes is timed: `seconds` is what the script waited.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.utils import _python_dispatch
+
+from traindoctor.replay.quiet import quiet
+
+_C = torch._C
+# Looked up once: these are asked at every event.
+_is_compiling, _is_tracing = torch.compiler.is_compiling, _C._is_tracing
+_functorch_level = _C._functorch.maybe_current_level
+_num_dispatch_modes = _C._len_torch_dispatch_stack
+_profiling = _C._autograd._profiler_enabled
+_grad_enabled, _set_grad = torch.is_grad_enabled, _C._set_grad_enabled
+_any_autocast, _inference = _C._is_any_autocast_enabled, torch.is_inference_mode_enabled
+_default_dtype = torch.get_default_dtype
+_deterministic, _anomaly = _C._get_deterministic_algorithms, torch.is_anomaly_enabled
+_set_compiler = _C._dynamo.eval_frame.set_eval_frame
+_warn_always, _set_warn_always = _C._get_warnAlways, _C._set_warnAlways
+_capturing: Callable[[], bool] = getattr(_C, "_cuda_isCurrentStreamCapturing", lambda: False)
+_now = time.perf_counter_ns
+
+# `warnings.catch_warnings` would make the script's own warnings appear again: the list is exchanged instead.
+SILENT = [("ignore", None, Warning, None, 0)]
+
+
+class Border:
+    """One for the process. One thread is inside at a time; events of another thread meanwhile are not heard."""
+
+    def __init__(self) -> None:
+        self.on = True
+        self.fault: str | None = None
+        """What switched it off. Text: an exception would hold the script's frames and all their tensors."""
+        self.when_broken: Callable[[Exception], None] | None = None
+        """Told of that, once."""
+        self._nanoseconds = 0
+        self._began = 0
+        """When the entry that is under way began; 0 outside."""
+        self._lock = threading.Lock()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time that the script has waited for us so far, this entry included."""
+        running = _now() - self._began if self._began else 0
+        return (self._nanoseconds + running) * 1e-9
+
+    def charge(self, seconds: float) -> None:
+        """What no clock here can see: the price of a tap's own frame, kernels on a device, other threads."""
+        self._nanoseconds += int(seconds * 1e9)
+
+    @property
+    def closed(self) -> bool:
+        """Switched off, occupied, or torch is in a state in which we must not touch anything."""
+        return (
+            not self.on
+            or self._began != 0
+            or _is_compiling()
+            or _is_tracing()
+            or _functorch_level() is not None
+            or _profiling()  # our calls would be in the script's profile
+            or (_num_dispatch_modes() > 0 and _traced())
+            or (torch.cuda._initialized and _capturing())  # they would be part of its CUDA graph
+        )
+
+    def enter(self, handler: Callable[..., Any], *args: Any) -> Any:
+        """What the handler gives; None where we stay outside, or fail."""
+        if self.closed or not self._lock.acquire(blocking=False):
+            return None
+        self._began = began = _now()
+        compiler = _set_compiler(None)
+        filters, warnings.filters = warnings.filters, SILENT  # type: ignore[assignment]
+        always = _warn_always()
+        profile, trace = sys.getprofile(), sys.gettrace()
+        observed = profile is not None or trace is not None
+        try:
+            if observed:
+                observe(None, None)
+            if not always:
+                _set_warn_always(True)  # torch warns once: ours must not use that up
+            with quiet(), _C.DisableTorchFunction():
+                grad = _grad_enabled()
+                try:
+                    if grad:
+                        _set_grad(False)  # modes hear this call too: only in here
+                    if usual_state():
+                        return handler(*args)
+                    with state_set_aside():
+                        return handler(*args)
+                finally:
+                    if grad:
+                        _set_grad(True)
+        except Exception as error:
+            self._break(error)
+            return None
+        finally:
+            if not always:
+                _set_warn_always(False)
+            warnings.filters = filters
+            _set_compiler(compiler)
+            if observed:
+                observe(profile, trace)
+            self._nanoseconds += _now() - began
+            self._began = 0
+            self._lock.release()
+
+    def _break(self, error: Exception) -> None:
+        self.on, self.fault = False, "".join(traceback.format_exception(error))
+        if self.when_broken is not None:
+            try:
+                self.when_broken(error)
+            except Exception as second:
+                self.fault += "".join(traceback.format_exception(second))
+
+    def begin_anew(self) -> None:
+        """In a forked child: another thread of the parent may have been inside when it forked."""
+        self._lock = threading.Lock()
+        self._began = self._nanoseconds = 0
+
+
+def observe(profile: Any, trace: Any) -> None:
+    """The functions that Python calls for every call and line: the script's profile counts none of ours."""
+    sys.setprofile(profile)
+    sys.settrace(trace)
+
+
+def usual_state() -> bool:
+    """Nothing has to be set aside: as in nearly all steps."""
+    return not (
+        _any_autocast()
+        or _inference()
+        or _default_dtype() is not torch.float32
+        or _deterministic()
+        or _anomaly()
+        or _num_dispatch_modes()
+    )
+
+
+def _traced() -> bool:
+    """A dispatch mode of torch's own machinery is at work: tensors may hold no numbers."""
+    stack = _python_dispatch._get_current_dispatch_mode_stack()
+    return any(getattr(mode, "_mode_key", None) is not None for mode in stack)
+
+
+@contextmanager
+def state_set_aside() -> Iterator[None]:
+    """What the script switched on is off inside, and on again after."""
+    dtype, deterministic = _default_dtype(), _deterministic()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    anomaly, check_nan = _anomaly(), torch.is_anomaly_check_nan_enabled()
+    casting = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    modes = [_python_dispatch._pop_mode() for _ in range(_num_dispatch_modes())]
+    try:
+        torch.set_default_dtype(torch.float32)
+        if deterministic:
+            _C._set_deterministic_algorithms(False)
+        if anomaly:
+            _C.set_anomaly_enabled(False)
+        for kind in casting:
+            torch.set_autocast_enabled(kind, False)
+        if _inference():
+            with torch.inference_mode(False), torch.no_grad():
+                yield
+        else:
+            yield
+    finally:
+        for kind in casting:
+            torch.set_autocast_enabled(kind, True)
+        if anomaly:
+            _C.set_anomaly_enabled(True, check_nan)
+        if deterministic:
+            _C._set_deterministic_algorithms(True, warn_only=warn_only)
+        torch.set_default_dtype(dtype)
+        for mode in reversed(modes):
+            _python_dispatch._push_mode(mode)
+
+
+@contextmanager
+def own_modes() -> Iterator[None]:
+    """Function modes work again, on an empty stack, and no hooks of the script's see our graphs: exams tape steps."""
+    kept: list[TorchFunctionMode] = []
+    while _C._len_torch_function_stack():
+        kept.append(_pop_mode())
+    hooked = _C._autograd._top_saved_tensors_default_hooks(True) is not None
+    try:
+        with ExitStack() as stack:
+            if hooked:  # the innermost pair counts
+                hooks = torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, _same)
+                stack.enter_context(hooks)
+            stack.enter_context(_C._EnableTorchFunction())
+            yield
+    finally:
+        while _C._len_torch_function_stack():
+            _pop_mode()
+        for mode in reversed(kept):
+            _push_mode(mode)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+border = Border()
