@@ -138,6 +138,8 @@ class StepEnd:
 class RateScheduled:
     scheduler: Any
     rates: Sequence[float]
+    missed: int = 0
+    """Its steps since the last event that were not heard."""
 
 
 @dataclass(slots=True)

@@ -128,8 +128,9 @@ class Governor:
         """Spent by others (the doctor) on the same budget: paid back before more is measured than half of what is earned."""
         self.debt += seconds
 
-    def end_step(self, seconds: float) -> None:
-        """A step of the script took so long, ours not counted."""
+    def end_step(self, seconds: float, steps: int = 1) -> None:
+        """A step of the script (or so many of them) took so long, ours not counted."""
+        seconds /= steps
         # The first ones may be no measure: without modules a step is seen only when its backward pass begins.
         known = self.step_seconds if len(self._steps) >= ORDINARY else max(self._steps, default=0)
         if known > 0:
@@ -137,8 +138,8 @@ class Governor:
         self._steps.append(seconds)
         self.step_seconds = median(self._steps)
         self._chosen = None
-        self.earned_time += seconds
-        earned = self.budget * seconds
+        self.earned_time += seconds * steps
+        earned = self.budget * seconds * steps
         # Listening comes first: were debts paid from what it needs, nothing would ever be measured again.
         listening = max(0.0, self._paid - self._measured)
         self._paid = self._measured = 0.0

@@ -72,6 +72,19 @@ class StepCount:
             return self._counts_by_backward()
         return kind is ScalerUpdated and event.skipped and not self._stepped
 
+    @property
+    def only_optimizer(self) -> torch.optim.Optimizer | None:
+        """The one that ends every step; None where there are several, or none."""
+        if len(self._expected) != 1:
+            return None
+        return next((one for one in hub.optimizers if id(one) in self._expected), None)
+
+    def passed(self, steps: int, backwards: int) -> None:
+        """Steps of that one which nobody heard."""
+        self.step += steps
+        self.real_steps += steps
+        self.backwards += backwards
+
     def close(self) -> None:
         """The step ends; `step` is set when everything about it is written."""
         self._expected = set(self._stepped)

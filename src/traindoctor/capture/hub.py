@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,17 @@ class Hub:
     def reset(self) -> None:
         self.sink: Callable[[Event], None] | None = None
         self.attentive = True
+        self.asleep = 0
+        """Steps of `clock` that still pass in silence."""
+        self.clock: weakref.ref[Any] | None = None
+        """The optimizer whose steps are counted meanwhile."""
+        self.passes_asleep = 0
+        """Backward passes meanwhile."""
+        self.schedules_asleep: Counter[int] = Counter()
+        """Scheduler steps meanwhile, by the scheduler's address."""
+        self.woken: Callable[[], None] | None = None
+        self.num_inner = 0
+        """Calls that passed through a tap without an event in this attentive step: each has a price no clock sees."""
         self.evaluations_left = EVALUATION_PASSES
         self.module_depth = 0
         self.backward_depth = 0
@@ -69,6 +81,19 @@ class Hub:
         if self.sink is None or switch._depth > 0:
             return False
         return self.attentive if grad else self.evaluations_left > 0
+
+    def sleep(self, steps: int, clock: Any) -> None:
+        """The next steps of this optimizer pass in silence."""
+        self.asleep, self.clock, self.attentive = steps, weakref.ref(clock), False
+
+    def step_asleep(self, optimizer: Any) -> None:
+        """A step while asleep. Another optimizer begins something new: that is heard at once."""
+        mine = self.clock is not None and self.clock() is optimizer
+        if mine:
+            self.asleep -= 1
+        if not (mine and self.asleep) and self.border is not None and self.woken is not None:
+            self.border.enter(self.woken)
+            self.asleep = 0
 
     def note(self, kind: str, tensors: Iterable[Any]) -> None:
         """Weak references: the script's memory stays its own."""

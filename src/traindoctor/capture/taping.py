@@ -17,6 +17,7 @@ from traindoctor.replay.crash import CrashKeeper
 from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.recorder import StepRecorder
+from traindoctor.replay.snapshot import EVERY as SNAPSHOT_EVERY
 
 # The first steps show the model as it was built, and gradients that were never cleared from the second on.
 ALWAYS = frozenset({0, 1, 2, 20, 100})
@@ -70,6 +71,10 @@ class Taping:
         if step == self._taped_step:
             return False
         return self._asked or step in ALWAYS or PART in self.governor.choose(step)
+
+    def planned(self, step: int) -> bool:
+        """Whether a tape or a snapshot may begin at this step: asked for steps that might pass in silence."""
+        return self._asked or step in ALWAYS or step % SNAPSHOT_EVERY == 0
 
     def on(self, event: Event, step: int) -> None:
         """Every event of the run, before any probe has seen it. Its price is asked while a step is taped."""

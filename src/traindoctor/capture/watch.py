@@ -24,6 +24,7 @@ from traindoctor.capture.keeping import Keeping
 from traindoctor.capture.panel import Panel
 from traindoctor.capture.ranks import rank_of_this_process
 from traindoctor.capture.subjects import Subjects
+from traindoctor.capture.tap_price import tap_seconds
 from traindoctor.capture.taping import Taping
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, RunEnded, StepBegin, StepEnd
 from traindoctor.probes import make_probes
@@ -77,6 +78,10 @@ class Watch:
         self.panel.choose(0)
         self._charged = 0.0
         """What of the border's time is on the account."""
+        self._tap_seconds = 0.0
+        """What taps cost in a step where they make no event."""
+        self._planned = self._slept = 0
+        """Steps that are to pass in silence, and that did before the step that is heard now."""
         self._step_began = time.perf_counter()
         self._closed = False
         self._ended = False
@@ -89,7 +94,7 @@ class Watch:
         if self._patches is None:
             self._patches = taps.install()
             hub.border, border.on, border.when_broken = border, True, self._broken
-            hub.sink, hub.attentive = self.receive, True
+            hub.sink, hub.attentive, hub.woken = self.receive, True, self._wake
             self._charged = border.seconds
             self._step_began = time.perf_counter()
 
@@ -98,7 +103,8 @@ class Watch:
         if self.taping is not None:
             self.taping.abandon()
         if self._patches is not None:
-            hub.sink = border.when_broken = None
+            hub.sink = hub.woken = border.when_broken = None
+            hub.asleep = 0
             self._patches.undo()
             self._patches = None
 
@@ -152,6 +158,9 @@ class Watch:
         if self._ended:
             return
         self._ended = True
+        if hub.asleep:
+            self._slept = self._planned - hub.asleep
+            self.count.passed(self._slept, hub.passes_asleep)
         if hub.sink is not None and self.attached:
             hub.emit(RunEnded, status)
         if self.count.waiting:
@@ -252,15 +261,42 @@ class Watch:
         if self.taping is not None:
             self.taping.step_ended(self.step)
             measured += self.taping.charge(step)
-        own = border.seconds - self._charged
-        self._charged += own
+        if hub.attentive:
+            self._tap_seconds, hub.num_inner = hub.num_inner * tap_seconds(), 0
+        own = border.seconds - self._charged + self._tap_seconds * (1 + self._slept)
+        self._charged = border.seconds
         writer.scalar("self.seconds", step, own)
         self.governor.pay(own)
-        self.governor.end_step(max(0.0, now - self._step_began - own))
-        self.attention.end_step(step, max(0.0, own - measured), self.governor.step_seconds)
+        self.governor.end_step(max(0.0, now - self._step_began - own), 1 + self._slept)
+        if hub.attentive == attentive:
+            self.attention.end_step(step, max(0.0, own - measured), self.governor.step_seconds)
         if self.step % NAMES_AGAIN == 0:
             self.subjects.name_again()
         self._tell_listeners(step)
+        self._slept, hub.evaluations_left = 0, EVALUATION_PASSES
+        self._step_began = time.perf_counter()
+        if not self._fall_asleep():
+            self._open_step()
+
+    def _fall_asleep(self) -> bool:
+        """The steps up to the next one that is to be heard pass in silence."""
+        optimizer = self.count.only_optimizer
+        if self.attention.pulse == 1 or optimizer is None:
+            return False
+        step, taping = self.step, self.taping
+        while not (self.attention.heard(step) or (taping is not None and taping.planned(step))):
+            step += 1
+        if step > self.step:
+            hub.sleep(step - self.step, optimizer)
+            self._planned = step - self.step
+        return step > self.step
+
+    def _wake(self) -> None:
+        """Called by the hub, behind the border, when the step that is to be heard begins."""
+        self._slept = self._planned - hub.asleep
+        self.count.passed(self._slept, hub.passes_asleep)
+        hub.passes_asleep = hub.asleep = 0
+        self.patient.current_step = self.step
         self._open_step()
 
     def _open_step(self) -> None:
@@ -271,10 +307,8 @@ class Watch:
         taped = self.taping is not None and self.taping.wanted(step)
         kept = self.keeping is not None and self.keeping.wants(step)
         hub.attentive = attentive or taped or kept
-        hub.evaluations_left = EVALUATION_PASSES
         hub.notes.clear()
         self.panel.opened()
-        self._step_began = time.perf_counter()
 
     def _tell_listeners(self, step: int) -> None:
         """Listeners (the doctor) decide by themselves what they spend; it is the same budget, and paid back."""

@@ -75,8 +75,8 @@ class Scheduled:
         )
         self.settings: dict[str, Any] = {}
 
-    def stepped(self, scheduler: Any, rates: Sequence[float], step: int) -> None:
-        self.calls += 1
+    def stepped(self, scheduler: Any, rates: Sequence[float], step: int, missed: int = 0) -> None:
+        self.calls += 1 + missed
         self.last_step = step
         if rates:
             self.last_rate = float(rates[0])
@@ -134,7 +134,7 @@ class Rates:
                 known = self._schedulers[id(event.scheduler)] = Scheduled(
                     event.scheduler, self._step
                 )
-            known.stepped(event.scheduler, event.rates, self._step)
+            known.stepped(event.scheduler, event.rates, self._step, event.missed)
             self._schedule_changed = self._scheduled = True
 
     def _is_new(self, optimizer: torch.optim.Optimizer) -> bool:

@@ -20,9 +20,11 @@ from traindoctor.events import (
     BackwardBegin,
     BackwardEnd,
     BatchFetched,
+    Clipped,
     Event,
     ForwardBegin,
     LossCalled,
+    StepBegin,
     StepEnd,
     TokensEmbedded,
 )
@@ -41,6 +43,8 @@ SEEN: dict[type, str] = {
     BatchFetched: "batch",
     BackwardBegin: "backward begins",
     BackwardEnd: "backward ended",
+    Clipped: "clipped",
+    StepBegin: "step begins",
     StepEnd: "step ended",
 }
 # What was given to modules and losses in a step of which only the pulse is heard: kind of call, weak references.
@@ -68,9 +72,14 @@ class CrashKeeper:
         self.names = names
         self.notes = notes
         self.crash: Crash | None = None
-        self._data: dict[Source, Tensor] = {}
+        self._data: dict[Source, weakref.ref[Tensor]] = {}
         self._counts: dict[str, int] = {}
-        self._fresh = True
+        self._steps = False
+        """A torch optimizer steps in this run."""
+        self._value = math.nan
+        """Of the last root."""
+        self._norm: float | None = None
+        """Of the gradients that the step will find, where the script took it."""
         self._watched: list[Tensor] | None = None
 
     def on(self, event: Event, step: int) -> None:
@@ -92,22 +101,43 @@ class CrashKeeper:
         elif kind == "backward begins":
             self._counts["backward"] = self._counts.get("backward", -1) + 1
             for root in event.roots:  # type: ignore[union-attr]
-                if not root.is_cuda and not math.isfinite(value := _total(root)):
-                    self._keep(step, "forward", value)
+                if root.is_cuda:
+                    continue
+                self._value = _total(root)
+                if not math.isfinite(self._value):
+                    self._keep(step, "forward", self._value)
                     return
         elif kind == "backward ended":
-            if self._gradients_broken():
-                self._keep(step, "backward", _total(event.roots[0]))  # type: ignore[union-attr]
+            if not self._steps:  # an optimizer of the script's own gives no other moment
+                self._look_at_gradients(step)
+                self._forget()
+        elif kind == "clipped":
+            # The script's own look at all of its gradients: nothing has to be added up.
+            norm = event.total_norm  # type: ignore[union-attr]
+            if norm is not None and not getattr(norm, "is_cuda", False):
+                self._norm = float(local(norm))
+        elif kind == "step begins":
+            self._steps = True
+            self._look_at_gradients(step)
         else:
-            self._data.clear()
-            self._counts.clear()
+            self._forget()
+
+    def _look_at_gradients(self, step: int) -> None:
+        norm, self._norm = self._norm, None
+        broken = self._gradients_broken() if norm is None else not math.isfinite(norm)
+        if broken:
+            self._keep(step, "backward", self._value)
+
+    def _forget(self) -> None:
+        self._data.clear()
+        self._counts.clear()
 
     def _see(self, kind: str, tree: Any) -> None:
         number = self._counts[kind] = self._counts.get(kind, -1) + 1
         found = (tree,) if isinstance(tree, Tensor) else tensors_in(_plain(tree))
         for place, tensor in enumerate(found):
             if not tensor.requires_grad:
-                self._data[kind, number, place] = tensor
+                self._data[kind, number, place] = weakref.ref(tensor)
 
     def _gradients_broken(self) -> bool:
         if self._watched is None:
@@ -128,14 +158,15 @@ class CrashKeeper:
         for kind, refs in self.notes:
             self._see(kind, [tensor for ref in refs if (tensor := ref()) is not None])
         for number, place, tensor in data_variables(self._counts.get("backward", 0)):
-            self._data["variable", number, place] = tensor
+            self._data["variable", number, place] = weakref.ref(tensor)
         named = [(n, local(p).detach()) for n, p in self.names.parameters() if is_trainable_leaf(p)]
-        total = sum(nbytes(p) for _, p in named) + sum(nbytes(t) for t in self._data.values())
+        data = {place: t for place, ref in self._data.items() if (t := ref()) is not None}
+        total = sum(nbytes(p) for _, p in named) + sum(nbytes(t) for t in data.values())
         log = StepLog(step)
         kept: dict[str, Tensor] = {}
         if total <= MAX_BYTES:
             kept = {name: p.clone() for name, p in named}
-            log.data = {source: local(t).detach().clone() for source, t in self._data.items()}
+            log.data = {source: local(t).detach().clone() for source, t in data.items()}
         largest = max((float(p.abs().max()) for _, p in named if p.numel()), default=0.0)
         finite = all(bool(torch.isfinite(p).all()) for _, p in named)
         self.crash = Crash(step, phase, value, kept, log, finite, largest)

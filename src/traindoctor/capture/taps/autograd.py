@@ -22,8 +22,9 @@ def install(patches: Patches) -> None:
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or hub.idle or hub.backward_depth:
+        if torch.compiler.is_compiling() or hub.idle or hub.backward_depth or hub.asleep:
             # A pass inside a pass is a checkpoint that recomputes: not a root of its own.
+            hub.passes_asleep += not hub.backward_depth and hub.asleep > 0
             return original(tensors, *args, **kwargs)
         given = args[0] if args else kwargs.get("grad_tensors")
         if not isinstance(tensors, torch.Tensor):
@@ -46,7 +47,7 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
 def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or hub.idle or hub.backward_depth:
+        if torch.compiler.is_compiling() or hub.idle or hub.backward_depth or hub.asleep:
             return original(outputs, inputs, *args, **kwargs)
         outputs, inputs = _many(outputs), _many(inputs)
         if not _asks_for_parameters(inputs):

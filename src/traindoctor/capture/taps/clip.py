@@ -25,7 +25,7 @@ def install(patches: Patches) -> None:
 def _clip_norm(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def clip_grad_norm_(parameters: Any, max_norm: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or hub.idle or hub.call_depth:
+        if torch.compiler.is_compiling() or hub.idle or hub.call_depth or hub.asleep:
             return original(parameters, max_norm, *args, **kwargs)
         parameters, given = _keep(parameters)
         hub.call_depth += 1
@@ -44,7 +44,7 @@ def _clip_with_norm(original: Callable[..., Any]) -> Callable[..., Any]:
     def clip_grads_with_norm_(
         parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        if torch.compiler.is_compiling() or hub.idle or hub.call_depth:
+        if torch.compiler.is_compiling() or hub.idle or hub.call_depth or hub.asleep:
             return original(parameters, max_norm, total_norm, *args, **kwargs)
         parameters, given = _keep(parameters)
         # Clipping writes to the gradients, and a norm of one tensor may be a view of nothing else: safe after.
@@ -58,7 +58,7 @@ def _clip_with_norm(original: Callable[..., Any]) -> Callable[..., Any]:
 def _clip_value(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def clip_grad_value_(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or hub.idle or hub.call_depth:
+        if torch.compiler.is_compiling() or hub.idle or hub.call_depth or hub.asleep:
             return original(parameters, clip_value, *args, **kwargs)
         parameters, given = _keep(parameters)
         result = original(given, clip_value, *args, **kwargs)

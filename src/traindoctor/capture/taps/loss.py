@@ -45,7 +45,8 @@ def _loss(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling() or hub.call_depth:
             return original(*args, **kwargs)
         if not hub.hears(grad=torch.is_grad_enabled()):
-            hub.note("loss", tensors_in(kwargs.get("target", args[1:2])))
+            if not hub.asleep:
+                hub.note("loss", tensors_in(kwargs.get("target", args[1:2])))
             return original(*args, **kwargs)
         hub.call_depth += 1
         try:
@@ -85,7 +86,8 @@ def _embedding(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(input, weight, *args, **kwargs)
         grad = torch.is_grad_enabled()
         if not hub.hears(grad=grad):
-            hub.note("tokens", tensors_in(input))
+            if not hub.asleep:
+                hub.note("tokens", tensors_in(input))
             return original(input, weight, *args, **kwargs)
         hub.call_depth += 1
         try:

@@ -26,12 +26,15 @@ def _call(original: Callable[..., Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
         if hub.module_depth or hub.backward_depth:
+            if not hub.attentive:
+                return original(self, *args, **kwargs)
+            hub.num_inner += 1
             if hub.beside is None and hub.inner is None:
                 return original(self, *args, **kwargs)
             return _inside(original, self, args, kwargs)
         grad = torch.is_grad_enabled()
         if not hub.hears(grad=grad):
-            if grad:
+            if grad and not hub.asleep:
                 hub.note("forward", tensors_in((args, kwargs)))
             return original(self, *args, **kwargs)
         if not grad:

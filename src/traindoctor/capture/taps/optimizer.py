@@ -47,7 +47,7 @@ class _Steps:
         self.closure_seconds = 0.0
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or hub.idle:
+        if torch.compiler.is_compiling() or hub.idle or hub.asleep:
             return None
         if hub.stepping is not None and hub.stepping is not optimizer:
             return None  # an optimizer inside another one (ZeRO): the outer step counts
@@ -85,7 +85,13 @@ class _Steps:
         hub.emit(StepBegin, optimizer, -1)
 
     def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or hub.stepping is not optimizer:
+        if torch.compiler.is_compiling():
+            return
+        if hub.asleep and not hub.idle:
+            hub.first_backward = True
+            hub.step_asleep(optimizer)
+            return
+        if hub.stepping is not optimizer:
             return
         hub.stepping = None
         if not self.begun:
@@ -98,8 +104,8 @@ def _init(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if not hub.idle:
-            hub.optimizers.add(self)
+        if not hub.idle and hub.border is not None:
+            hub.border.enter(hub.optimizers.add, self)
 
     return __init__
 
@@ -128,7 +134,9 @@ def _schedule(original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(self, *args, **kwargs)
         finally:
             hub.call_depth -= 1
-        if constructed:
+        if constructed and hub.asleep:
+            hub.schedules_asleep[id(self)] += 1
+        elif constructed:
             hub.emit(_scheduled, self)
         return result
 
@@ -136,7 +144,8 @@ def _schedule(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _scheduled(scheduler: Any) -> RateScheduled:
-    return RateScheduled(scheduler, rates(scheduler.optimizer))
+    missed = hub.schedules_asleep.pop(id(scheduler), 0)
+    return RateScheduled(scheduler, rates(scheduler.optimizer), missed)
 
 
 def rates(optimizer: Optimizer) -> Sequence[float]:

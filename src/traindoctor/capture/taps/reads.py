@@ -20,12 +20,15 @@ def install(patches: Patches) -> None:
 def _read(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def read(self: torch.Tensor) -> Any:
+        if torch.compiler.is_compiling():
+            return original(self)
         value = original(self)
-        # Optimizers read their own step counts, one per parameter: those are not the script's reads.
-        if type(value) is not float or torch.compiler.is_compiling() or hub.stepping is not None:
+        if not hub.attentive or type(value) is not float:
             return value
-        quiet = hub.idle or hub.backward_depth or hub.call_depth or hub.scaling
-        if hub.attentive and not quiet:
+        # Optimizers read their own step counts, one per parameter: those are not the script's reads.
+        if hub.stepping is not None:
+            hub.num_inner += 1
+        elif not (hub.idle or hub.backward_depth or hub.call_depth or hub.scaling):
             hub.emit(ScalarRead, self, value)
         return value
 
