@@ -14,6 +14,8 @@ from traindoctor.errors import ReplayError
 from traindoctor.events import Event, ForwardBegin, StepBegin
 from traindoctor.replay.border import border
 from traindoctor.replay.crash import CrashKeeper
+from traindoctor.replay.draft import MAX_BYTES
+from traindoctor.replay.memory import memory
 from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.recorder import StepRecorder
@@ -138,7 +140,10 @@ class Taping:
     def _start(self, step: int) -> None:
         self.abandon()
         self._asked, self._taped_step, self._seconds = False, step, 0.0
-        self._recorder, self._finished = StepRecorder(step, self.patient.names), False
+        self.patient.make_room()
+        room = min(MAX_BYTES, memory.room())
+        self._recorder = StepRecorder(step, self.patient.names, max_bytes=room)
+        self._finished = False
         self._recorder.start()
         self._charged = self._recorder
         hub.recorder, hub.beside = self._recorder, Beside(self._recorder)

@@ -31,6 +31,7 @@ from traindoctor.probes import make_probes
 from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
 from traindoctor.replay.border import border
+from traindoctor.replay.memory import memory
 from traindoctor.replay.patient import Patient
 
 __all__ = ["Watch", "silent"]
@@ -52,6 +53,7 @@ class Watch:
         replay: bool = True,
         rank: int | None = None,
         probes: Sequence[Probe] | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         self.out = Path(out)
         self.rank = rank
@@ -75,6 +77,7 @@ class Watch:
         self.taping = Taping(self.patient, self.governor) if replay else None
         self.keeping = Keeping(self.patient, self.governor, self._fault) if replay else None
         self._patches: Patches | None = None
+        self._memory_limit = memory_limit
         self.panel.choose(0)
         self._charged = 0.0
         """What of the border's time is on the account."""
@@ -95,6 +98,7 @@ class Watch:
             self._patches = taps.install()
             hub.border, border.on, border.when_broken = border, True, self._broken
             hub.sink, hub.attentive, hub.woken = self.receive, True, self._wake
+            memory.limit, memory.holders = self._memory_limit, [self.patient.held_bytes]
             self._charged = border.seconds
             self._step_began = time.perf_counter()
 

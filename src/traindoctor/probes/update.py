@@ -11,10 +11,10 @@ from torch import Tensor
 from traindoctor.events import Event, ForwardBegin, StepBegin, StepEnd
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.replay.memory import memory
 from traindoctor.replay.trees import ModuleTrees
 
 # One copy of the parameters for the time of one step; larger models are not copied.
-MAX_BYTES = 1 << 30
 
 
 class Update:
@@ -56,7 +56,7 @@ class Update:
                 for p in group["params"]
                 if p.requires_grad and p.numel() and not hasattr(p, "to_local")
             ]
-            if parameters and sum(p.nbytes for p in parameters) <= MAX_BYTES:
+            if parameters and sum(p.nbytes for p in parameters) <= memory.room():
                 self._optimizer = event.optimizer
                 self._before = [(p, p.detach().clone()) for p in parameters]
                 self._gradient = total_norm([p.grad for p in parameters if p.grad is not None])

@@ -28,13 +28,12 @@ from traindoctor.events import (
     StepEnd,
     TokensEmbedded,
 )
+from traindoctor.replay.memory import memory
 from traindoctor.replay.names import Names, is_trainable_leaf, local
 from traindoctor.replay.ops import nbytes, tensors_in
 from traindoctor.replay.snapshot import Source, StepLog, _plain
 from traindoctor.replay.variables import data_variables
 
-# Copies of the weights and of the batch at the crash.
-MAX_BYTES = 2**30
 NUM_WATCHED = 3
 SEEN: dict[type, str] = {
     ForwardBegin: "forward",
@@ -63,6 +62,10 @@ class Crash:
     weights_finite: bool
     largest_weight: float
     tried: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(nbytes, (*self.parameters.values(), *self.log.data.values())))
 
 
 class CrashKeeper:
@@ -164,7 +167,7 @@ class CrashKeeper:
         total = sum(nbytes(p) for _, p in named) + sum(nbytes(t) for t in data.values())
         log = StepLog(step)
         kept: dict[str, Tensor] = {}
-        if total <= MAX_BYTES:
+        if total <= memory.room():
             kept = {name: p.clone() for name, p in named}
             log.data = {source: local(t).detach().clone() for source, t in data.items()}
         largest = max((float(p.abs().max()) for _, p in named if p.numel()), default=0.0)

@@ -14,6 +14,7 @@ from torch import nn
 from traindoctor.record import RecordWriter
 from traindoctor.replay.border import own_modes, state_set_aside, usual_state
 from traindoctor.replay.crash import Crash
+from traindoctor.replay.memory import memory
 from traindoctor.replay.names import Names, unwrap
 from traindoctor.replay.no_trace import (
     gradients_restored,
@@ -69,6 +70,18 @@ class Patient:
         steps = sorted(self.tapes)
         for step in steps[2:-KEPT_LATEST]:
             del self.tapes[step]
+
+    def make_room(self) -> None:
+        """Before a tape is made: where the memory bound is near, an earlier one goes, the first one last."""
+        needed = max((tape.bytes for tape in self.tapes.values()), default=0)
+        while len(self.tapes) > 1 and memory.room() < needed:
+            del self.tapes[sorted(self.tapes)[1]]
+
+    def held_bytes(self) -> int:
+        """Copies that are kept for exams."""
+        tapes = sum(tape.bytes for tape in self.tapes.values())
+        kept = self.snapshot.bytes if self.snapshot is not None else 0
+        return tapes + kept + (self.crash.bytes if self.crash is not None else 0)
 
     def logs(self) -> list[Any]:
         """The StepLogs whose data were kept, in order; none where the run is watched without replay."""

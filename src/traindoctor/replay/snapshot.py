@@ -29,6 +29,7 @@ from traindoctor.events import (
     TokensEmbedded,
 )
 from traindoctor.replay.clone import copy_state, group_settings
+from traindoctor.replay.memory import memory
 from traindoctor.replay.modes import random_states
 from traindoctor.replay.names import SHARDED, Names, local, sharded
 from traindoctor.replay.ops import nbytes, tensors_in
@@ -236,7 +237,7 @@ class Keeper:
             known = self._seen.get(id(tensor))
             if known is None or known[0]() is not tensor:
                 log.bytes += nbytes(tensor)
-                if log.bytes * (FIRST_STEPS + HELD_OUT) > MAX_BATCH_BYTES:
+                if log.bytes * (FIRST_STEPS + HELD_OUT) > min(MAX_BATCH_BYTES, memory.bound // 2):
                     self.refusal = "the batches are too large to keep"
                     self.first, self.recent = None, []
                     return
@@ -296,7 +297,7 @@ class Keeper:
             parameters |= dict(zip(groups[-1], group["params"]))
         size = sum(nbytes(local(p)) for p in parameters.values())
         size += sum(nbytes(t) for state in optimizer.state.values() for t in tensors_in(state))
-        bound = min(self.max_bytes, _free_bytes(parameters.values()) // FREE_FACTOR)
+        bound = min(self.max_bytes, memory.room(), _free_bytes(parameters.values()) // FREE_FACTOR)
         if size > bound:
             if self.first is None:
                 self.refusal = (
