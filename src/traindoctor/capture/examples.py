@@ -10,6 +10,7 @@ import torch
 from traindoctor.capture.hub import hub
 from traindoctor.events import ForwardBegin
 from traindoctor.replay.names import unwrap
+from traindoctor.replay.ops import nbytes, replace, tensors_in
 from traindoctor.replay.patient import Patient
 
 # A loop over examples, not a few calls of accumulation.
@@ -58,9 +59,10 @@ class Examples:
 
     def _keep(self, model: torch.nn.Module, args: Any, kwargs: Any) -> None:
         self._model = model
-        self._calls.append(kept((args, kwargs)))
-        self._bytes += size(self._calls[-1])
-        if self._bytes > MOST_BYTES:
+        self._bytes += size((args, kwargs))
+        if self._bytes <= MOST_BYTES:
+            self._calls.append(kept((args, kwargs)))
+        else:
             self._calls = []
 
     # -- inside a model's forward ------------------------------------------------------------------
@@ -109,20 +111,11 @@ def single(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(shapes) and all(len(shape) > 0 and shape[0] == 1 for shape in shapes)
 
 
+def size(value: Any) -> int:
+    """Bytes of all tensors in it; raises where its lists have no end."""
+    return sum(nbytes(tensor) for tensor in tensors_in(value))
+
+
 def kept(value: Any) -> Any:
     """A copy that holds no graph."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, tuple):
-        return tuple(kept(item) for item in value)
-    if isinstance(value, dict):
-        return {key: kept(item) for key, item in value.items()}
-    return value
-
-
-def size(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, (tuple, list)):
-        return sum(size(item) for item in value)
-    return sum(size(item) for item in value.values()) if isinstance(value, dict) else 0
+    return replace(value, torch.Tensor, lambda tensor: tensor.detach().clone())

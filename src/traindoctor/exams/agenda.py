@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams import EXAMS, load
 from traindoctor.record import ExamResult
+from traindoctor.replay.memory import memory
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -22,6 +23,12 @@ CHEAP_STEPS = 10.0
 EXPERIMENT_STEPS = 50.0
 # Exams whose price nobody has told or learned.
 UNKNOWN_SECONDS = 0.5
+# While the script waits an exam is stopped after so many times its price. Not earlier than the first number of seconds
+# (on a busy machine, in the first step, everything takes longer), and not later than the second.
+STOPPED_AFTER = 20.0
+STOPPED_SECONDS = (5.0, 60.0)
+# After the script's end it has the time that is left, and a tenth and a second more: it plans with the time itself.
+AFTER_THE_END = (1.1, 1.0)
 
 
 class Agenda:
@@ -56,6 +63,8 @@ class Agenda:
         """An exam is made once per step at most, and again only when the run has come twice as far."""
         exam = self.load(name)
         if exam is None:
+            return False
+        if name in self.patient.stopped:
             return False
         if exam.needs_tape and self.patient.tape is None and not ended:
             return False  # some script's first step cannot be taped; the second can
@@ -93,6 +102,19 @@ class Agenda:
             return None
         began = time.perf_counter()
         self.patient.seconds = seconds
+        self.patient.hard_seconds = self.hard_seconds(name, seconds)
+        self.patient.hard_host_bytes, self.patient.hard_device_bytes = memory.working_room()
         result: ExamResult = exam(self.patient)
+        memory.given_back()
         self.prices[name] = time.perf_counter() - began
+        if name in self.patient.stopped:
+            self._fault(f"the exam {name} was {self.patient.stopped[name]}; it is not tried again")
         return result
+
+    def hard_seconds(self, name: str, seconds: float) -> float:
+        """After how long it is stopped from outside; `seconds` are what is left after the script's end."""
+        if seconds < math.inf:
+            factor, more = AFTER_THE_END
+            return factor * seconds + more
+        least, most = STOPPED_SECONDS
+        return min(most, max(least, STOPPED_AFTER * self.price(name)))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
 from traindoctor.record import ExamResult
+from traindoctor.replay.watchdog import Overdue, limited
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -41,10 +41,19 @@ class Exam:
             if self.needs_tape and patient.tape is None:
                 raise NotApplicable("no step could be taped")
             # Torch warns of what a replay does (bf16 on a CPU without it) and the script does not.
-            with patient.undisturbed(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                values = self.perform(patient)
+            with patient.undisturbed():
+                # The innermost: all that is given back is given back when nothing can be interrupted any more.
+                values = limited(
+                    lambda: self.perform(patient),
+                    seconds=patient.hard_seconds,
+                    host_bytes=patient.hard_host_bytes,
+                    device_bytes=patient.hard_device_bytes,
+                )
             return ExamResult(self.name, step, "done", values, "", time.perf_counter() - begin)
+        except Overdue as reason:
+            took = time.perf_counter() - begin
+            patient.stopped[self.name] = text = f"stopped after {took:.1f} s: {reason}"
+            return ExamResult(self.name, step, "refused", {}, text, took)
         except (NotApplicable, ReplayError) as reason:
             return ExamResult(
                 self.name, step, "refused", {}, str(reason), time.perf_counter() - begin

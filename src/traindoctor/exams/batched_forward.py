@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import torch
 
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.names import SHARDED, sharded
+from traindoctor.replay.ops import tensors_in
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -61,9 +62,9 @@ def batched_forward(patient: Patient) -> Mapping[str, Any]:
 
 def stacked(calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> tuple[tuple[Any, ...], dict]:
     """All examples as one call. Padded to one length, they cost no more than the longest one so many times."""
-    shapes = {tuple(x.shape for x in tensors(call)) for call in calls}
+    shapes = {tuple(x.shape for x in tensors_in(call)) for call in calls}
     if len(shapes) > 1:
-        longest = max(calls, key=lambda call: sum(x.numel() for x in tensors(call)))
+        longest = max(calls, key=lambda call: sum(x.numel() for x in tensors_in(call)))
         calls = [longest] * len(calls)
     first_args, first_kwargs = calls[0]
 
@@ -79,22 +80,11 @@ def train_on(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     """Forward and backward of any scalar made of the output: the time is what is asked for."""
     with torch.enable_grad():
         output = model(*args, **kwargs)
-        outputs = [x for x in tensors(output) if x.requires_grad]
+        outputs = [x for x in tensors_in(output) if x.requires_grad]
         if not outputs:
             raise NotApplicable("the output of the model carries no gradient")
         torch.autograd.backward([x.float().sum() for x in outputs[:1]])
     model.zero_grad()
-
-
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
 
 
 def seconds(work: Callable[[], None]) -> float:

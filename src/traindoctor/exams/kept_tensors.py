@@ -32,7 +32,7 @@ def kept_tensors(patient: Patient) -> Mapping[str, Any]:
     for tensor in alive():
         if id(tensor) in own:
             continue
-        if tensor.grad_fn is not None:
+        if tensor.grad_fn is not None and longest < MOST_NODES:
             longest = max(longest, nodes_behind(tensor))
         nbytes = fresh_bytes(tensor, memory)
         if nbytes:
@@ -86,16 +86,19 @@ def of_the_model(patient: Patient) -> Iterator[Tensor]:
             yield parameter.grad
 
 
-def held_by_us(value: Any, depth: int = 0) -> Iterator[Tensor]:
-    """Through containers and our own objects; never into the script's."""
-    if isinstance(value, Tensor):
-        yield value
-    elif depth > 12:
-        return
-    elif isinstance(value, CONTAINERS):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from held_by_us(item, depth + 1)
-    elif type(value).__module__.startswith("traindoctor.replay"):
-        yield from held_by_us(
-            list(vars(value).values()) if hasattr(value, "__dict__") else [], depth + 1
-        )
+def held_by_us(patient: Patient) -> Iterator[Tensor]:
+    """Through containers and our own objects, each once; never into the script's."""
+    waiting: list[Any] = [patient]
+    seen: dict[int, Any] = {}
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Tensor):
+            yield value
+        elif id(value) in seen:
+            continue
+        elif isinstance(value, CONTAINERS):
+            seen[id(value)] = value
+            waiting += value.values() if isinstance(value, dict) else value
+        elif type(value).__module__.startswith("traindoctor.replay"):
+            seen[id(value)] = value
+            waiting += vars(value).values() if hasattr(value, "__dict__") else ()

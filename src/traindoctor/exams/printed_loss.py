@@ -143,14 +143,14 @@ def unheard_term(tape: StepTape, given: Mapping[str, Tensor]) -> dict[str, Any] 
 
 
 def terms_of(tape: StepTape, root: Ref) -> list[Ref]:
-    """What is added up to the root, each with a factor that is no tensor."""
+    """What is added up to the root, each with a factor that is no tensor; each once, however often it is added."""
     found, queue = [], [root]
     for ref in queue:
         op = tape.producer.get(ref)
         if op is not None and op.grad_enabled and scalar(tape, ref):
             tensors = [r for r in op.inputs if scalar(tape, r)]
             if op.name in SUMS or (op.name in FACTORS and len(op.inputs) == 1):
-                queue += tensors
+                queue += [ref for ref in tensors if ref not in queue]
                 continue
         found.append(ref)
     return found

@@ -52,11 +52,19 @@ def describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.numel() == 1
-    if isinstance(value, list | tuple):
-        return all(_plain(one) for one in value)
-    return value is None or isinstance(value, bool | int | float | str)
+    """Numbers and strings in lists that do not hold themselves: what a record can keep."""
+    waiting, opened = [value], set()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list | tuple) and id(one) not in opened:
+            opened.add(id(one))
+            waiting += one
+        elif isinstance(one, Tensor):
+            if one.numel() != 1:
+                return False
+        elif one is not None and not isinstance(one, bool | int | float | str):
+            return False
+    return True
 
 
 class Scheduled:

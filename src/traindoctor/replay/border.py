@@ -195,6 +195,16 @@ def state_set_aside() -> Iterator[None]:
 
 
 @contextmanager
+def silent_warnings() -> Iterator[None]:
+    """No warning inside. Nothing is registered: the script's own appear as often as without us."""
+    filters, warnings.filters = warnings.filters, SILENT  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.filters = filters
+
+
+@contextmanager
 def own_modes() -> Iterator[None]:
     """Function modes work again, on an empty stack, and no hooks of the script's see our graphs: exams tape steps."""
     kept: list[TorchFunctionMode] = []

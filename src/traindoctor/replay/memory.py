@@ -2,20 +2,43 @@
 
     if nbytes <= memory.room(): copy()
 
-A share of the process (its resident memory and what torch holds on devices), or a size that the user gave. Whoever
-keeps copies says how much (`holders`), so a tape that is dropped makes room for a snapshot.
+A share of the process (its resident memory and torch's on devices), or a size that the user gave. Whoever keeps
+copies says how much (`holders`), so a tape that is dropped makes room for a snapshot.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
+from traindoctor.replay.memory_left import (
+    device_bytes_left,
+    device_bytes_used,
+    host_bytes_left,
+    host_bytes_used,
+    host_peak,
+)
+
 SHARE, LEAST = 0.10, 256 << 20
-PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+# Of what the machine can still give a test may take so much, whatever the bound says.
+SHARE_OF_MACHINE = 0.5
+
+
+@dataclass
+class Peak:
+    """The most that the script was seen to take of one memory, our tests not counted."""
+
+    script: int = 0
+    process: int = 0
+    """Of the process when our last test was over: what lies above it is the script's own."""
+
+    def unused(self, peak: int, used: int) -> int:
+        """Bytes that the script needs within a step and does not need now."""
+        if peak > self.process:
+            self.script = peak
+        return max(0, self.script - used)
 
 
 class Memory:
@@ -25,64 +48,40 @@ class Memory:
         self.limit: int | None = None
         """What the user allows, in bytes."""
         self.holders: list[Callable[[], int]] = []
-        self._peak = 0
-        """The most that the script was seen to take, without us."""
-        self._after_ours = 0
-        """The process's peak when we last gave our own memory back: what lies above it is the script's."""
+        self._host, self._device = Peak(), Peak()
 
     @property
     def bound(self) -> int:
         if self.limit is not None:
             return self.limit
-        return max(LEAST, int(SHARE * (resident() + on_devices())))
-
-    @property
-    def held(self) -> int:
-        return sum(holder() for holder in self.holders)
+        return max(LEAST, int(SHARE * (host_bytes_used() + device_bytes_used())))
 
     def room(self) -> int:
         """Bytes that may still be copied."""
-        return max(0, self.bound - self.held)
+        return max(0, self.bound - sum(holder() for holder in self.holders))
 
-    def working_room(self) -> int:
-        """Bytes above what the process has now that a test may take for a moment: up to the script's own peak, and the bound.
+    def working_room(self) -> tuple[float, float]:
+        """(host, devices): bytes that a test may take for a moment, above what is used now.
 
-        What a step needs for its activations is free between two steps: a replay of it takes nothing more.
+        What a step needs for its activations is free between two steps: a replay in that place takes nothing more.
         """
-        highest = peak()
-        if highest > self._after_ours:
-            self._peak = highest
-        return max(0, self._peak - resident() - on_devices()) + self.room()
+        room = self.room()
+        host = self._host.unused(host_peak(), host_bytes_used()) + room
+        device = self._device.unused(_device_peak(), device_bytes_used()) + room
+        return (
+            min(host, SHARE_OF_MACHINE * host_bytes_left()),
+            min(device, SHARE_OF_MACHINE * device_bytes_left()),
+        )
 
     def given_back(self) -> None:
         """A test is over: a higher peak than before is its own."""
-        self._after_ours = peak()
+        self._host.process, self._device.process = host_peak(), _device_peak()
 
 
-def resident() -> int:
-    """Bytes of this process in memory; 0 where the system does not say."""
-    return _status_of("VmRSS")
-
-
-def peak() -> int:
-    """The most this process ever had, devices included."""
-    devices = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else 0
-    return _status_of("VmHWM") + devices
-
-
-def on_devices() -> int:
-    """Bytes that torch holds on the current CUDA device: nothing is asked where CUDA is not in use."""
-    return torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0
-
-
-def _status_of(field: str) -> int:
-    if sys.platform != "linux":
+def _device_peak() -> int:
+    if not torch.cuda.is_initialized():
         return 0
-    with open("/proc/self/status", encoding="ascii") as status:
-        for line in status:
-            if line.startswith(field):
-                return int(line.split()[1]) << 10
-    return 0
+    return sum(torch.cuda.max_memory_allocated(n) for n in range(torch.cuda.device_count()))
 
 
 memory = Memory()

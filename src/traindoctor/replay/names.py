@@ -18,7 +18,9 @@ SHARDED = "the weights are sharded over ranks: one rank cannot run a step again 
 
 def unwrap(module: nn.Module) -> nn.Module:
     """The user's own module inside torch.compile's and DistributedDataParallel's wrappers."""
-    while True:
+    seen: set[int] = set()
+    while id(module) not in seen:
+        seen.add(id(module))
         inner = getattr(module, "_orig_mod", None)
         if inner is None and isinstance(module, nn.parallel.DistributedDataParallel):
             inner = module.module
@@ -27,6 +29,7 @@ def unwrap(module: nn.Module) -> nn.Module:
         if not isinstance(inner, nn.Module):
             return module
         module = inner
+    return module
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -62,7 +65,8 @@ class Names:
         self._tensors: dict[int, tuple[weakref.ref[Tensor], str, str]] = {}
         self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._roots: list[weakref.ref[nn.Module]] = []
-        self._taken: set[str] = set()
+        self._taken: dict[str, int] = {}
+        """Name -> tensors that were to have it: the second of the name `w` is `w'`, the third `w'2`."""
         for module in modules:
             self.add_module(module)
 
@@ -97,10 +101,13 @@ class Names:
     def _put(self, tensor: Tensor, name: str, kind: str) -> None:
         if self._entry(tensor) is not None:
             return
-        while name in self._taken:
-            name += "'"
-        self._taken.add(name)
-        self._tensors[id(tensor)] = (weakref.ref(tensor), name, kind)
+        own, count = name, self._taken.get(name, 0)
+        while own in self._taken:
+            own = f"{name}'{count if count > 1 else ''}"
+            count += 1
+        self._taken[name] = max(1, count)
+        self._taken.setdefault(own, 1)
+        self._tensors[id(tensor)] = (weakref.ref(tensor), own, kind)
 
     def stands_for(self, copy: Tensor, original: Tensor) -> None:
         """A copy that is put in place of a known tensor for a while has its name."""

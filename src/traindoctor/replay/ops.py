@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from traindoctor.errors import ReplayError
+
+Leaves = TypeVar("Leaves")
+
+# Lists, tuples and dicts inside one argument, and how deep they may lie: no call of torch comes near.
+MOST_CONTAINERS = 10_000
+DEEPEST = 100
+ENDLESS = "an argument of a call holds itself, or too many lists to be written down"
 
 # What a value hangs on: the trainable parameters, the data of the step, or neither (0).
 PARAMETER = 1
@@ -134,47 +143,55 @@ def op_name(func: Callable[..., Any]) -> str:
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
     """All tensors in nested tuples, lists, dicts and slices, in order."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, tuple | list):
-        for item in tree:
-            yield from tensors_in(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from tensors_in(item)
-    elif isinstance(tree, slice):
-        yield from tensors_in((tree.start, tree.stop, tree.step))
+    return leaves_in(tree, Tensor)
 
 
 def refs_in(tree: Any) -> Iterator[Ref]:
-    if isinstance(tree, Ref):
-        yield tree
-    elif isinstance(tree, tuple | list):
-        for item in tree:
-            yield from refs_in(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from refs_in(item)
-    elif isinstance(tree, slice):
-        yield from refs_in((tree.start, tree.stop, tree.step))
+    return leaves_in(tree, Ref)
 
 
-def replace(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """The tree with `change` applied to every leaf of that kind; untouched branches are the same objects."""
+def leaves_in(tree: Any, kind: type[Leaves]) -> Iterator[Leaves]:
+    """Without recursion: an argument of an autograd.Function may be any object, a list that holds itself among them."""
+    waiting, opened = [tree], 0
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, kind):
+            yield item
+            continue
+        if isinstance(item, tuple | list):
+            waiting.extend(reversed(item))
+        elif isinstance(item, dict):
+            waiting.extend(reversed(item.values()))
+        elif isinstance(item, slice):
+            waiting += (item.step, item.stop, item.start)
+        else:
+            continue
+        opened += 1
+        if opened > MOST_CONTAINERS:
+            raise ReplayError(ENDLESS)
+
+
+def replace(tree: Any, kind: type, change: Callable[[Any], Any], depth: int = 0) -> Any:
+    """The tree with `change` applied to every leaf of that kind; untouched branches are the same objects.
+
+    For trees that `leaves_in` has walked: it raises for those whose branches multiply without end.
+    """
     if isinstance(tree, kind):
         return change(tree)
+    if depth > DEEPEST:
+        raise ReplayError(ENDLESS)
     if isinstance(tree, tuple):
-        made = [replace(item, kind, change) for item in tree]
+        made = [replace(item, kind, change, depth + 1) for item in tree]
         if all(new is old for new, old in zip(made, tree)):
             return tree
         return type(tree)(*made) if hasattr(tree, "_fields") else tuple(made)
     if isinstance(tree, list):
-        return [replace(item, kind, change) for item in tree]
+        return [replace(item, kind, change, depth + 1) for item in tree]
     if isinstance(tree, dict):
-        return {key: replace(item, kind, change) for key, item in tree.items()}
+        return {key: replace(item, kind, change, depth + 1) for key, item in tree.items()}
     if isinstance(tree, slice):
         parts = (tree.start, tree.stop, tree.step)
-        return slice(*(replace(item, kind, change) for item in parts))
+        return slice(*(replace(item, kind, change, depth + 1) for item in parts))
     return tree
 
 

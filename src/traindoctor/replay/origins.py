@@ -44,7 +44,7 @@ def hangs_on(tape: StepTape, ref: Any) -> int:
 
 
 def walk_back(tape: StepTape, ref: Ref) -> Iterator[tuple[Ref, Op | None]]:
-    """The Ref and those it is a rearrangement of, each with the op that made it."""
+    """The Ref and those it is a rearrangement of, each with the op that made it: an earlier one each time."""
     while True:
         op = tape.producer.get(ref)
         yield ref, op

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from traindoctor.record import RecordWriter
-from traindoctor.replay.border import own_modes, state_set_aside, usual_state
+from traindoctor.replay.border import own_modes, silent_warnings, state_set_aside, usual_state
 from traindoctor.replay.crash import Crash
 from traindoctor.replay.memory import memory
 from traindoctor.replay.names import Names, unwrap
@@ -23,6 +23,7 @@ from traindoctor.replay.no_trace import (
     random_state_restored,
 )
 from traindoctor.replay.quiet import quiet
+from traindoctor.replay.stacks import stacks_restored
 from traindoctor.replay.tape import StepTape
 
 # Tapes kept: the first two (a wrong gradient, a missing zero_grad) and the latest ones.
@@ -48,6 +49,13 @@ class Patient:
     current_step: int = 0
     seconds: float = math.inf
     """What an exam may take; experiments repeat fewer steps where it is short."""
+    hard_seconds: float = math.inf
+    """After so long it is stopped from outside (replay/watchdog.py), whatever it is doing."""
+    hard_host_bytes: float = math.inf
+    hard_device_bytes: float = math.inf
+    """The same for memory, beyond what is used when it begins."""
+    stopped: dict[str, str] = field(default_factory=dict)
+    """Exams that were stopped, and why: none is tried again in this run."""
 
     @property
     def step(self) -> int:
@@ -98,6 +106,7 @@ class Patient:
         """Whatever happens inside, the run goes on as if it had not: see the tests for the list."""
         with ExitStack() as stack:
             stack.enter_context(quiet())
+            stack.enter_context(silent_warnings())
             if not usual_state():
                 stack.enter_context(state_set_aside())
             stack.enter_context(own_modes())
@@ -106,4 +115,5 @@ class Patient:
             stack.enter_context(modes_restored())
             stack.enter_context(modules_restored(self.model))
             stack.enter_context(gradients_restored(tensor for _, tensor in self.names.parameters()))
+            stack.enter_context(stacks_restored())
             yield

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from traindoctor.replay import frames
-from traindoctor.replay.ops import FunctionCall, Ref, replace
+from traindoctor.replay.ops import FunctionCall, Ref, replace, tensors_in
 
 if TYPE_CHECKING:
     from traindoctor.replay.tensors import TensorTable
@@ -49,6 +49,8 @@ class RunningFunctions:
         tensors: TensorTable,
     ) -> FunctionCall:
         cls, args, kwargs = frames.arguments(frame)
+        for _ in tensors_in((args, kwargs)):  # any objects: raises where they have no end
+            pass
         self._num_calls += 1
         call = FunctionCall(cls, self._num_calls, (), {}, place.line, parent=parent)
         call.args = replace(args, Tensor, lambda t: tensors.ref(t, parent))

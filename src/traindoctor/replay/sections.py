@@ -148,12 +148,18 @@ def cut(tape: StepTape, name: str, chosen: list[Op], ops: Sequence[Op]) -> Secti
     numbers = {op.number for op in chosen}
     used = {ref for op in ops if op.number not in numbers for ref in op.inputs}
     used.update(root.ref for root in tape.roots if root.ref is not None)
-    exits = [ref for ref in made if ref in used and tape.producer[ref].hangs_on & PARAMETER]
+    exits = [ref for ref in made if ref in used and made_of_parameters(tape, ref)]
     written = {ref for op in chosen for ref in op.writes if ref not in made}
     if not exits or written or not (entries or parameters):
         return None
     exits.sort(key=lambda ref: ref.index)
     return Section(name, tuple(chosen), tuple(entries), tuple(parameters), tuple(exits))
+
+
+def made_of_parameters(tape: StepTape, ref: Ref) -> bool:
+    """A function may also give back what it was given, a parameter itself: that is no result."""
+    maker = tape.producer.get(ref)
+    return maker is not None and bool(maker.hangs_on & PARAMETER)
 
 
 def as_function(tape: StepTape, section: Section) -> tuple[Callable[..., Tensor], list[Tensor]]:

@@ -128,7 +128,7 @@ class Structure:
         for op in self.tape.ops:
             if op.name in ATTENTION_CALLS:
                 found.append(Attention(op.name, op))
-            elif op.name in SOFTMAXES and op.outputs[0] is not None:
+            elif op.name in SOFTMAXES and op.outputs and op.outputs[0] is not None:
                 hit = self._product_of(op.outputs[0])
                 if hit is not None:
                     path, product, weights = hit

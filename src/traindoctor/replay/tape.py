@@ -71,12 +71,19 @@ class StepTape:
 
     @cached_property
     def producer(self) -> dict[Ref, Op]:
-        """The op that made a Ref (not those that wrote to it later)."""
+        """The op that made a Ref: the first that has it at all, and not as one of its inputs.
+
+        So the makers of an op's inputs stand before it, whatever functions return: `x.to(dtype)` that changes nothing
+        gives x itself, and made nothing. A walk from maker to maker ends.
+        """
         made: dict[Ref, Op] = {}
+        met: set[Ref] = {*self.constants, *self._leaf_names}
         for op in self.ops:
+            met.update(op.inputs)
             for ref in op.outputs:
-                if ref is not None:
-                    made.setdefault(ref, op)
+                if ref is not None and ref not in met:
+                    made[ref] = op
+                    met.add(ref)
         return made
 
     @cached_property

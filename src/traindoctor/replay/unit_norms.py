@@ -45,7 +45,9 @@ def gain_after(structure: Structure, op: Op) -> Gain:
     """Follows the unit vectors through scalings, as long as they have one user."""
     ref = next((r for r in op.outputs if r is not None), None)
     per_feature, factor = False, 1.0
-    while ref is not None:
+    seen: set[Ref] = set()
+    while ref is not None and ref not in seen:
+        seen.add(ref)
         users = structure.users.get(ref, [])
         if len(users) != 1 or users[0].name not in SCALINGS | VIEWS:
             break

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from traindoctor.replay.tape import StepTape
 
 SOFTMAX = frozenset({"log_softmax", "softmax", "log_softmax_", "_log_softmax", "_softmax"})
+# What may stand between a softmax and the pick: log(softmax(x) + eps).
+AFTER_SOFTMAX = frozenset({"log", "log_", "clamp", "clamp_min", "add", "__add__"})
+DIVISIONS = frozenset({"div", "__truediv__", "div_", "__itruediv__"})
 NORMALISING = SOFTMAX | {"logsumexp", "exp", "exp_", "logaddexp"}
 
 
@@ -70,7 +73,7 @@ def _site_of(
     tape: StepTape, op: Op, source: Ref, targets: Tensor, how: str, target_ref: Ref
 ) -> LossSite | None:
     classes = tape.geometry[source.index].size[-1]
-    found = _normalised(tape, source, classes)
+    found = _normalised(tape, source)
     if found is None:
         return None
     kind, logits = found
@@ -95,22 +98,21 @@ def _site_of(
     )
 
 
-def _normalised(tape: StepTape, source: Ref, classes: int) -> tuple[str, Ref] | None:
+def _normalised(tape: StepTape, source: Ref) -> tuple[str, Ref] | None:
     """What the picked values are: of a softmax's result, or of logits that are normalised beside the pick."""
-    for ref, maker in walk_back(tape, source):
-        if maker is None:
-            continue
+    maker = _maker(tape, source)
+    if maker is not None and maker.inputs:
         if maker.name in SOFTMAX:
             return maker.name.strip("_"), maker.inputs[0]
-        if maker.name in ("log", "log_", "clamp", "clamp_min", "add", "__add__"):
-            inner = _normalised(tape, maker.inputs[0], classes) if maker.inputs else None
-            if inner is not None and inner[0] == "softmax":
-                return inner
-        if maker.name in ("sub", "__sub__", "sub_", "__isub__") and len(maker.inputs) == 2:
+        if maker.name in AFTER_SOFTMAX:
+            while maker is not None and maker.inputs and maker.name in AFTER_SOFTMAX:
+                maker = _maker(tape, maker.inputs[0])
+            if maker is not None and maker.inputs and maker.name in ("softmax", "_softmax"):
+                return "softmax", maker.inputs[0]
+        elif maker.name in ("sub", "__sub__", "sub_", "__isub__") and len(maker.inputs) == 2:
             return "logsumexp", maker.inputs[0]
-        if maker.name in ("div", "__truediv__", "div_", "__itruediv__") and len(maker.inputs) == 2:
+        elif maker.name in DIVISIONS and len(maker.inputs) == 2:
             return "probability", source  # exp(x) / sum exp(x), by hand: a distribution
-        _ = ref
     start = {tape.geometry[ref.index].storage for ref, _ in walk_back(tape, source)}
     reached = set(start)
     for later in tape.ops:
@@ -121,6 +123,11 @@ def _normalised(tape: StepTape, source: Ref, classes: int) -> tuple[str, Ref] | 
             if near or later.name in ("mul", "__mul__", "div", "__truediv__"):
                 reached |= {tape.geometry[r.index].storage for r in later.outputs if r is not None}
     return None
+
+
+def _maker(tape: StepTape, ref: Ref) -> Op | None:
+    """The op behind all rearrangements of its result."""
+    return [op for _, op in walk_back(tape, ref)][-1]
 
 
 def _count(size: tuple[int, ...]) -> int:
