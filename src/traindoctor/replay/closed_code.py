@@ -66,7 +66,7 @@ class _Reader:
         self.kind = kind
         self.attributes = attributes
         self.own = [c for c in kind.__mro__ if c is not object and c is not Optimizer]
-        self.written = [c for c in self.own if not c.__module__.startswith("torch.optim.")]
+        self.written = [c for c in self.own if not c.__module__.startswith("torch.optim")]
         """Classes of the script or of a library; the others are torch's."""
         self.seen: dict[int, Any] = {}
         self.where = ""

@@ -29,12 +29,17 @@ PLAIN_PATH = {"foreach": False, "fused": None, "capturable": False, "differentia
 
 def is_torch_class(kind: type) -> bool:
     """The class that torch defines under this name, not one of the script's with the same name."""
-    module = sys.modules.get(kind.__module__)
     return (
         kind.__name__ in ELEMENTWISE | BY_MATRIX
-        and kind.__module__.startswith("torch.optim.")
-        and getattr(module, kind.__name__, None) is kind
+        and _home(kind).startswith("torch.optim.")
+        and vars(sys.modules[_home(kind)]).get(kind.__name__) is kind
     )
+
+
+def _home(kind: type) -> str:
+    """The module that defines it; torch shows some under another name."""
+    names: dict[str, str] = getattr(kind.__init__, "__globals__", {})  # type: ignore[misc]
+    return names.get("__name__", "")
 
 
 def is_beyond(kind: type) -> bool:
@@ -56,9 +61,9 @@ def patched_name(kind: type[Optimizer]) -> str | None:
     defined = {f"{one.__name__}.step" for one in kind.__mro__}
     if not rule.__module__.startswith("torch.optim.") or rule.__qualname__ not in defined:
         return f"{kind.__name__}.step"
-    for name, value in vars(sys.modules[kind.__module__]).items():
+    for name, value in vars(sys.modules[_home(kind)]).items():
         if isinstance(value, types.FunctionType) and not (is_torchs(value) or _is_pythons(value)):
-            return f"{kind.__module__}.{name}"
+            return f"{_home(kind)}.{name}"
     for name in {"__init__", *rule.__code__.co_names} & vars(Optimizer).keys():
         if not is_untouched(vars(Optimizer)[name]):
             return f"Optimizer.{name}"
