@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from odd_optimizers import Foreach, Langevin
 from traindoctor.capture.watch import Watch
 from traindoctor.probes.half_moves import FIRST, STEPS, HalfMoves, moves_of
 from traindoctor.record import open_record
@@ -112,3 +113,18 @@ def test_silent_with_float32_weights_and_with_an_optimizer_of_torch(tmp_path) ->
 
     assert watched(tmp_path / "single", plain) is None
     assert watched(tmp_path / "optimizer", with_optimizer) is None
+
+
+@pytest.mark.parametrize("kind", [Foreach, Langevin])
+def test_an_optimizer_without_a_rule_is_measured_by_its_moves(tmp_path, kind) -> None:
+    torch.manual_seed(0)
+    half = nn.Linear(64, 64).bfloat16()
+    optimizer = kind(half.parameters(), lr=2e-3)
+
+    def train() -> None:
+        for _ in range(FIRST + STEPS + 5):
+            half(torch.randn(8, 64).bfloat16()).float().square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert watched(tmp_path, train)["steps"] == STEPS

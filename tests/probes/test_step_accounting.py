@@ -6,10 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimizer_step_pre_hook
 
+from odd_optimizers import Langevin, Lookahead
 from traindoctor.events import StepBegin, StepEnd
 from traindoctor.probes.step_accounting import Account, Capture, StepAccounting, half_spacing
 from traindoctor.record import RecordWriter, open_record
+from traindoctor.replay.torch_code import OURS
 
 
 def one_step(optimizer: torch.optim.Optimizer, parameters) -> tuple[Account, list[Account]]:
@@ -102,9 +105,10 @@ def test_the_probe_writes_an_exam_at_its_early_step(tmp_path) -> None:
     assert open_record(tmp_path).layers("update.lost").values.max() < 0.1
 
 
-def test_an_optimizer_that_wants_a_closure_is_refused_once(tmp_path) -> None:
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, Lookahead, Langevin])
+def test_an_optimizer_without_a_rule_is_refused_once_and_never_stepped(tmp_path, kind) -> None:
     p = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.LBFGS([p])
+    optimizer = kind([p])
     probe, record = StepAccounting(), RecordWriter(tmp_path)
     for step in (1, 16):
         p.grad = torch.ones(2)
@@ -114,3 +118,48 @@ def test_an_optimizer_that_wants_a_closure_is_refused_once(tmp_path) -> None:
     record.close()
     results = open_record(tmp_path).exams("step_accounting")
     assert [r.outcome for r in results] == ["refused"]
+    assert results[0].reason.startswith("not possible for this optimizer: ")
+    assert torch.equal(p, torch.ones(2))
+
+
+def test_one_optimizer_without_a_rule_does_not_silence_the_other(tmp_path) -> None:
+    p, q = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
+    probe, record = StepAccounting(), RecordWriter(tmp_path)
+    for step, optimizer in ((1, Langevin([p])), (16, torch.optim.SGD([q], lr=0.1))):
+        p.grad = q.grad = torch.ones(2)
+        probe.on(StepBegin(optimizer, step), due=True)
+        optimizer.step()
+        probe.on(StepEnd(optimizer, step, 0.0), due=True)
+        probe.close_step(step, record, due=True)
+    record.close()
+    results = open_record(tmp_path).exams("step_accounting")
+    assert [r.outcome for r in results] == ["refused", "done"]
+    assert results[1].values["error"] < 1e-4
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_a_scaler_that_unscales_inside_a_fused_step(tmp_path, finite: bool) -> None:
+    """The step divides by the scale, and does nothing where a gradient is not finite."""
+    ps = parameters()
+    optimizer = torch.optim.Adam(ps, lr=1e-2, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    probe, record = StepAccounting(), RecordWriter(tmp_path)
+    begin = register_optimizer_step_pre_hook(lambda o, *_: probe.on(StepBegin(o, 1), due=True))
+    # Named as ours: a hook of the script's would be a reason to refuse.
+    for hook in _global_optimizer_pre_hooks.values():
+        hook.__code__ = hook.__code__.replace(co_filename=OURS + "taps.py")
+    try:
+        sum(p.square().sum() for p in ps).mul(1024.0).backward()
+        if not finite:
+            ps[0].grad[0, 0] = torch.inf
+        scaler.scale(torch.ones(()))
+        before = [p.detach().clone() for p in ps]
+        scaler.step(optimizer)
+        probe.on(StepEnd(optimizer, 1, 0.0), due=True)
+    finally:
+        begin.remove()
+    probe.close_step(1, record, due=True)
+    record.close()
+    results = open_record(tmp_path).exams("step_accounting")
+    assert [r.values["error"] < 1e-4 for r in results] == ([True] if finite else [])
+    assert all(torch.equal(p, old) for p, old in zip(ps, before)) is not finite

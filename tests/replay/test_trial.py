@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from odd_optimizers import Counting, Langevin, Lion, Lookahead
 from short_runs import STEPS, B, T, Tiny, run
 from traindoctor.capture.watch import Watch
 from traindoctor.errors import ReplayError
@@ -67,6 +70,34 @@ def test_watching_with_snapshots_leaves_the_run_as_it_is(tmp_path) -> None:
     assert losses == bare_losses
     for a, b in zip(model.parameters(), bare.parameters()):
         assert torch.equal(a, b)
+
+
+def test_a_proven_optimizer_of_the_scripts_own_is_repeated(tmp_path) -> None:
+    watch, losses, _ = run(tmp_path, lambda p: Lion(p, lr=3e-3))
+    assert first_plan(watch).control().losses == pytest.approx(losses[:FIRST_STEPS], abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Lookahead, Langevin])
+def test_an_optimizer_without_a_rule_has_no_experiments(tmp_path, kind) -> None:
+    watch, _, _ = run(tmp_path, kind)
+    with pytest.raises(ReplayError, match="not possible for this optimizer: " + kind.__name__):
+        first_plan(watch)
+
+
+def test_a_snapshot_holds_nothing_of_the_scripts_optimizer(tmp_path) -> None:
+    optimizers = []
+    watch, _, _ = run(tmp_path, lambda p: optimizers.append(Counting(p)) or optimizers[0])
+    own = optimizers.pop()
+    kept = watch.patient.snapshot.first.rule
+    assert kept.attributes["history"] == []
+    assert len(own.history) == STEPS
+    alive = weakref.ref(own)
+    watch.close("done")
+    snapshot = watch.patient.snapshot
+    del own, watch
+    gc.collect()
+    assert alive() is None
+    assert snapshot.first.rule is kept
 
 
 def test_a_changed_rate_is_the_run_at_that_rate(tmp_path) -> None:

@@ -1,6 +1,6 @@
-"""Half weights that a script steps by itself: is what is smaller than their spacing kept somewhere, or lost?
+"""Half weights whose optimizer's rule is not known: is what is smaller than their spacing kept somewhere, or lost?
 
-No optimizer's rule is known there, but how often a weight moves tells. With a master copy (or compensation, or
+A script may step them by itself, or by an optimizer of its own. How often a weight moves tells. With a master copy (or compensation, or
 stochastic rounding) a weight moves once in so many steps as make up its spacing: half as often where the spacing is
 twice as wide. Where each update is rounded away by itself, weights whose spacing is too wide never move at all.
 """
@@ -14,10 +14,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from traindoctor.errors import ReplayError
 from traindoctor.events import BackwardEnd, Event, ForwardBegin, StepBegin
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
 from traindoctor.replay.names import local
+from traindoctor.replay.rules import rule_of
 from traindoctor.replay.trees import ModuleTrees
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -68,7 +70,7 @@ def moves_of(weights: list[Tensor], pushed: list[Tensor]) -> Moves:
 
 
 class HalfMoves:
-    """The fact `weights.half_moves`, once, in runs without an optimizer of torch."""
+    """The fact `weights.half_moves`, once, in runs whose optimizer has no rule that could be repeated."""
 
     name: ClassVar[str] = "half_moves"
     gives: ClassVar[tuple[str, ...]] = ()
@@ -79,6 +81,8 @@ class HalfMoves:
     def __init__(self) -> None:
         self.trees = ModuleTrees()
         self._over = False
+        self._unknown = False
+        """The optimizer's rule cannot be repeated: `step_accounting` refuses it."""
         self._updates = 0
         self._weights: dict[str, list[Tensor]] = {}
         self._pushed: dict[str, list[Tensor]] = {}
@@ -87,12 +91,22 @@ class HalfMoves:
         if self._over:
             return
         if isinstance(event, StepBegin):
-            self._end()  # its rule is known: step_accounting repeats it
+            self._ask(event.optimizer)
         elif isinstance(event, ForwardBegin):
             if event.wants_grad:
                 self.trees.learn(event.module)
         elif isinstance(event, BackwardEnd):
             self._look()
+
+    def _ask(self, optimizer: torch.optim.Optimizer) -> None:
+        """A rule that is known is repeated by `step_accounting`, which says more."""
+        if self._unknown:
+            return
+        try:
+            rule_of(optimizer)
+            self._end()
+        except ReplayError:
+            self._unknown = True
 
     @torch.no_grad()
     def _look(self) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 from traindoctor.events import Event, ForwardBegin, StepBegin, StepEnd
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.clone import betas_of
 from traindoctor.replay.names import local
+from traindoctor.replay.settings import betas_of
 from traindoctor.replay.trees import ModuleTrees
 
 # Statistics need no more entries than this of one tensor: a stride over it is read.

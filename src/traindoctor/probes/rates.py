@@ -12,7 +12,7 @@ from torch import Tensor
 from traindoctor.events import Event, RateScheduled, StepBegin
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.clone import betas_of
+from traindoctor.replay.settings import betas_of
 
 # Settings of a scheduler that say where it is going; what else hangs on the object is not for the record.
 SCHEDULE_SETTINGS = (

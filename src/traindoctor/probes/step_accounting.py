@@ -7,6 +7,7 @@ copies in float64, and the change it predicts is compared with the change that h
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -18,7 +19,8 @@ from traindoctor.errors import ReplayError
 from traindoctor.events import Event, ForwardBegin, StepBegin, StepEnd
 from traindoctor.probes.base import Cost
 from traindoctor.record import ExamResult, RecordWriter
-from traindoctor.replay.clone import OptimizerClone, clone_of
+from traindoctor.replay.names import local
+from traindoctor.replay.rules import rule_of
 from traindoctor.replay.trees import ModuleTrees
 
 # Copies for one step: parameters, gradients and state in float64. A larger model is sampled by tensors.
@@ -122,12 +124,13 @@ class Capture:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.chosen = _choose(optimizer)
         self.optimizer = optimizer
-        self.clone: OptimizerClone = clone_of(_View(optimizer, self.chosen), dtype=torch.float64)
-        self.before = [[tensor.clone() for tensor in group] for group in self.clone.tensors]
-        scale = getattr(optimizer, "grad_scale", None)
+        self.rule = rule_of(optimizer, self.chosen)
+        self.before = [[_wide(p) for p in group] for group in self.chosen]
+        # A fused step divides by the scaler's factor itself.
+        scale = vars(optimizer).get("grad_scale")
         divide = 1.0 if scale is None else float(scale)
         self.gradients = [
-            [None if p.grad is None else _local(p.grad).detach().double() / divide for p in group]
+            [None if p.grad is None else _wide(p.grad) / divide for p in group]
             for group in self.chosen
         ]
         self.partial = sum(map(len, self.chosen)) < sum(
@@ -136,14 +139,15 @@ class Capture:
 
     def accounts(self, names: Mapping[int, str]) -> tuple[Account, list[Account]]:
         """The whole step's and each parameter's; the script's step must have happened."""
-        self.clone.step(self.gradients)
+        expected = [[tensor.clone() for tensor in group] for group in self.before]
+        self.rule.over(expected, dtype=torch.float64).step(self.gradients)
         parts, each = [], []
         for i, group in enumerate(self.chosen):
             for j, parameter in enumerate(group):
                 if self.gradients[i][j] is None:
                     continue
-                after = _local(parameter).detach().double()
-                sums = compare(self.before[i][j], after, self.clone.tensors[i][j], parameter.dtype)
+                after = local(parameter).detach().double()
+                sums = compare(self.before[i][j], after, expected[i][j], parameter.dtype)
                 dtype = str(parameter.dtype).removeprefix("torch.")
                 name = names.get(id(parameter), f"group {i}, parameter {j}")
                 parts.append(sums)
@@ -152,18 +156,6 @@ class Capture:
             raise ReplayError("no parameter of the optimizer had a gradient")
         dtypes = {account.dtype for account in each}
         return add(parts).account("all", "mixed" if len(dtypes) > 1 else dtypes.pop()), each
-
-
-class _View:
-    """An optimizer with only some of its parameters, for `clone_of`."""
-
-    def __new__(cls, optimizer: torch.optim.Optimizer, chosen: list[list[Tensor]]) -> Any:
-        view = object.__new__(type(optimizer))
-        view.__dict__.update(vars(optimizer))
-        view.param_groups = [
-            {**group, "params": params} for group, params in zip(optimizer.param_groups, chosen)
-        ]
-        return view
 
 
 def _choose(optimizer: torch.optim.Optimizer) -> list[list[Tensor]]:
@@ -188,8 +180,15 @@ def _choose(optimizer: torch.optim.Optimizer) -> list[list[Tensor]]:
     return chosen
 
 
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+def _wide(tensor: Tensor) -> Tensor:
+    """A float64 copy of this rank's part."""
+    return local(tensor).detach().to(torch.float64, copy=True)
+
+
+def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:
+    """A fused step that finds gradients of a scaler that are not finite does nothing."""
+    found = vars(optimizer).get("found_inf")
+    return found is not None and bool(found)
 
 
 class StepAccounting:
@@ -210,26 +209,41 @@ class StepAccounting:
         self._capture: Capture | None = None
         self._result: tuple[Account, list[Account], bool, str] | None = None
         self._refusal: str | None = None
-        self._refused = False
+        self._refused: list[weakref.ref[torch.optim.Optimizer]] = []
         self._columns: list[str] = []
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin) and event.wants_grad:
             self.trees.learn(event.module)
-        elif isinstance(event, StepBegin) and not self._refused:
+        elif isinstance(event, StepBegin):
             if event.step in ALWAYS or (due and event.step > 0):
-                self._capture = Capture(event.optimizer)
+                self._begin(event.optimizer)
         elif isinstance(event, StepEnd) and self._capture is not None:
             capture, self._capture = self._capture, None
-            if capture.optimizer is not event.optimizer:
-                return
-            try:
-                whole, each = capture.accounts(self.trees.names())
-                kind = type(event.optimizer).__name__
-                self._result = (whole, each, capture.partial, kind)
-            except ReplayError as error:
-                # A rule that cannot be repeated (it wants a closure) will not be repeatable later.
-                self._refusal, self._refused = str(error), True
+            if capture.optimizer is event.optimizer:
+                self._end(capture)
+
+    def _begin(self, optimizer: torch.optim.Optimizer) -> None:
+        self._capture = None
+        if any(known() is optimizer for known in self._refused) or _is_skipped(optimizer):
+            return
+        try:
+            self._capture = Capture(optimizer)
+        except ReplayError as error:
+            self._refuse(optimizer, error)
+
+    def _end(self, capture: Capture) -> None:
+        try:
+            whole, each = capture.accounts(self.trees.names())
+            kind = type(capture.optimizer).__name__
+            self._result = (whole, each, capture.partial, kind)
+        except ReplayError as error:
+            self._refuse(capture.optimizer, error)
+
+    def _refuse(self, optimizer: torch.optim.Optimizer, error: ReplayError) -> None:
+        """A rule that cannot be repeated will not be repeatable later."""
+        self._refusal = str(error)
+        self._refused.append(weakref.ref(optimizer))
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         if self._result is not None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from traindoctor.errors import ReplayError
 from traindoctor.events import (
     BackwardBegin,
     BatchFetched,
@@ -28,12 +29,13 @@ from traindoctor.events import (
     StepBegin,
     TokensEmbedded,
 )
-from traindoctor.replay.clone import copy_state, group_settings
 from traindoctor.replay.memory import memory
 from traindoctor.replay.modes import random_states
 from traindoctor.replay.names import SHARDED, Names, local, sharded
 from traindoctor.replay.ops import nbytes, tensors_in
 from traindoctor.replay.outside import OutsideChanges
+from traindoctor.replay.rules import Rule, rule_of
+from traindoctor.replay.settings import group_settings
 from traindoctor.replay.variables import data_variables
 
 # Steps replayed from step 0, and the later batches that judge them.
@@ -94,13 +96,10 @@ class Snapshot:
 
     step: int
     parameters: dict[str, Tensor]
-    kind: type[torch.optim.Optimizer]
-    attributes: dict[str, Any]
-    """The optimizer's own attributes, for optimizers that keep more than groups and state."""
+    rule: Rule | str
+    """How the optimizer goes on from here, or why that cannot be repeated."""
     groups: list[list[str]]
     """Names of the parameters of each group."""
-    settings: list[dict[str, Any]]
-    state: list[list[Mapping[str, Any]]]
     wanted: int
     logs: list[StepLog] = field(default_factory=list)
     bytes: int = 0
@@ -296,7 +295,7 @@ class Keeper:
             groups.append([self.names.of(p) for p in group["params"]])
             parameters |= dict(zip(groups[-1], group["params"]))
         size = sum(nbytes(local(p)) for p in parameters.values())
-        size += sum(nbytes(t) for state in optimizer.state.values() for t in tensors_in(state))
+        size += sum(nbytes(t) for t in tensors_in(list(vars(optimizer).values())))
         bound = min(self.max_bytes, memory.room(), _free_bytes(parameters.values()) // FREE_FACTOR)
         if size > bound:
             if self.first is None:
@@ -304,18 +303,15 @@ class Keeper:
                     f"a snapshot would take {size >> 20} MiB, the bound is {bound >> 20} MiB"
                 )
             return None
-        own = {key: v for key, v in vars(optimizer).items() if key not in ("state", "param_groups")}
+        try:
+            rule: Rule | str = rule_of(optimizer)
+        except ReplayError as error:
+            rule = str(error)
         return Snapshot(
             step=step,
             parameters={name: local(p).detach().clone() for name, p in parameters.items()},
-            kind=type(optimizer),
-            attributes=own,
+            rule=rule,
             groups=groups,
-            settings=[group_settings(group) for group in optimizer.param_groups],
-            state=[
-                [copy_state(optimizer.state.get(p, {})) for p in group["params"]]
-                for group in optimizer.param_groups
-            ],
             wanted=FIRST_STEPS + HELD_OUT,
             bytes=size,
         )

@@ -22,13 +22,13 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.replay.arrival import ByHand
 from traindoctor.replay.batches import DataMap, map_data
-from traindoctor.replay.clone import OptimizerClone
 from traindoctor.replay.ops import Ref
 from traindoctor.replay.origins import value_of
 from traindoctor.replay.outside import Outside
-from traindoctor.replay.quiet import quiet
+from traindoctor.replay.rules import Rule
 from traindoctor.replay.sites import LossSite
 from traindoctor.replay.snapshot import HELD_OUT, Snapshot, StepLog
+from traindoctor.replay.stepper import Stepper
 from traindoctor.replay.tape import StepTape
 from traindoctor.replay.unit_clipping import clip_units
 
@@ -91,6 +91,7 @@ class Plan:
     """A snapshot with the tape that its steps are replayed on, and where their data goes."""
 
     snapshot: Snapshot
+    rule: Rule
     tape: StepTape
     data: DataMap
     train: list[StepLog]
@@ -122,6 +123,8 @@ class Plan:
         """
         if any(log.num_optimizers > 1 for log in snapshot.logs):
             raise ReplayError("several optimizers step in one step")
+        if isinstance(snapshot.rule, str):
+            raise ReplayError(snapshot.rule)
         tape, log = _tape_for(snapshot, tapes, logs)
         others = [(t, logs[s]) for s, t in tapes.items() if s in logs]
         data = map_data(tape, log, others)
@@ -145,7 +148,8 @@ class Plan:
         unit = log.loss / token if math.isfinite(token) and token > 0 and log.loss > 0 else 0.0
         unit = unit or summed_targets(tape)
         held_out = usable[steps : steps + HELD_OUT]
-        return cls(snapshot, tape, data, usable[:steps], held_out, unit, outside, gradients)
+        train = usable[:steps]
+        return cls(snapshot, snapshot.rule, tape, data, train, held_out, unit, outside, gradients)
 
     @property
     def steps(self) -> int:
@@ -216,7 +220,7 @@ class Plan:
         # The snapshot was taken at the step; its forward pass had the weights of before any shrinking.
         undone = self.outside.before if self.outside else {}
         shrink(parameters, {name: 1 / factor for name, factor in undone.items()})
-        clone = self._optimizer(parameters, change)
+        optimizer = self._optimizer(parameters, change)
         total: dict[str, Tensor] = {}
         losses: list[float] = []
         tail = min(AVERAGED, max(1, self.steps // 4))
@@ -230,7 +234,7 @@ class Plan:
                 return Trial(losses, math.nan, True)
             shrinks = self.outside if self.outside and change.decay_by_hand else NOTHING
             shrink(parameters, shrinks.before)
-            self._step(clone, gradients, log, position, change)
+            self._step(optimizer, gradients, log, position, change)
             shrink(parameters, shrinks.after)
             if position >= self.steps - tail:
                 for name, p in parameters.items():
@@ -246,23 +250,22 @@ class Plan:
             return None
         site, log = sites[0], self.train[0]
         parameters = {name: p.clone() for name, p in self.snapshot.parameters.items()}
-        clone = self._optimizer(parameters, Change())
+        optimizer = self._optimizer(parameters, Change())
         before = self._logits(parameters, log, site.logits)
         _, gradients = self._gradients(parameters, log)
-        self._step(clone, gradients, log, 0, Change())
+        self._step(optimizer, gradients, log, 0, Change())
         after = self._logits(parameters, log, site.logits)
         p, q = (torch.log_softmax(site.rows(x).double(), dim=-1) for x in (before, after))
         return float((p.exp() * (p - q)).sum(dim=-1).mean().clamp(min=0.0))
 
     # -- one step ----------------------------------------------------------------------------------
 
-    def _optimizer(self, parameters: Mapping[str, Tensor], change: Change) -> OptimizerClone:
-        kept = self.snapshot
-        tensors = [[parameters[name] for name in group] for group in kept.groups]
-        clone = OptimizerClone(kept.kind, kept.attributes, kept.settings, tensors, kept.state)
+    def _optimizer(self, parameters: Mapping[str, Tensor], change: Change) -> Stepper:
+        tensors = [[parameters[name] for name in group] for group in self.snapshot.groups]
+        optimizer = self.rule.over(tensors)
         if change.fresh_state:
-            clone.forget()
-        return clone
+            optimizer.forget()
+        return optimizer
 
     def _gradients(
         self, parameters: Mapping[str, Tensor], log: StepLog
@@ -342,7 +345,7 @@ class Plan:
     @torch.no_grad()
     def _step(
         self,
-        clone: OptimizerClone,
+        optimizer: Stepper,
         gradients: dict[str, Tensor | None],
         log: StepLog,
         position: int,
@@ -352,12 +355,12 @@ class Plan:
             # Adam forgets a factor on all gradients: one that begins here would be a longer step for a while.
             usual, wider = (length(self._clipped(gradients, log, c)) for c in (Change(), change))
             if usual > 0 and math.isfinite(wider):
-                clone.rescale(wider / usual)
+                optimizer.rescale(wider / usual)
         gradients = self._clipped(gradients, log, change)
         if change.clip_at is not None:
             gradients = dict(gradients)
             clip(gradients, list(gradients), "norm", change.clip_at)
-        for group, settings in zip(clone.groups, log.settings):
+        for group, settings in zip(optimizer.groups, log.settings):
             for key in SCHEDULED:
                 if key in settings:
                     group[key] = settings[key]
@@ -366,8 +369,7 @@ class Plan:
                 if change.absolute_rate is not None:
                     group["lr"] = change.absolute_rate
                 group["lr"] = float(group["lr"]) * change.rate(position)
-        with quiet():
-            clone.step([[gradients.get(name) for name in names] for names in self.snapshot.groups])
+        optimizer.step([[gradients.get(name) for name in names] for names in self.snapshot.groups])
 
 
 def has_blown(losses: Sequence[float]) -> bool:
