@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
 from traindoctor.record import ExamResult
+from traindoctor.replay.collective import OTHERS_FIXED
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -44,6 +45,8 @@ class Exam:
             with patient.undisturbed(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 values = self.perform(patient)
+                if any(tape.conditional for tape in patient.tapes.values()):
+                    values = {**values, "given": OTHERS_FIXED}
             return ExamResult(self.name, step, "done", values, "", time.perf_counter() - begin)
         except (NotApplicable, ReplayError) as reason:
             return ExamResult(

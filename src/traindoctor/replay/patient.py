@@ -14,6 +14,7 @@ from torch import nn
 from traindoctor.record import RecordWriter
 from traindoctor.replay.crash import Crash
 from traindoctor.replay.names import Names, unwrap
+from traindoctor.replay.no_communication import no_communication
 from traindoctor.replay.no_trace import (
     gradients_restored,
     modes_restored,
@@ -84,6 +85,7 @@ class Patient:
         """Whatever happens inside, the run goes on as if it had not: see the tests for the list."""
         with ExitStack() as stack:
             stack.enter_context(quiet())
+            stack.enter_context(no_communication())
             stack.enter_context(random_state_restored())
             stack.enter_context(modes_restored())
             stack.enter_context(modules_restored(self.model))
