@@ -90,6 +90,12 @@ class Collective:
             target.copy_(value)
 
     @property
+    def brings_others(self) -> bool:
+        """Other ranks have a part in the result; else it is this rank's own, sent out."""
+        from_here = self.name in ("broadcast", "scatter") and bool(self.links)
+        return bool(self.results) and not from_here
+
+    @property
     def public_name(self) -> str:
         return PUBLIC_NAMES.get(self.name, self.name)
 

@@ -63,7 +63,11 @@ class FunctionCall:
     @property
     def joins_ranks(self) -> bool:
         """Only the whole Function can be run again: its backward joins gradients of several ranks, which no op shows."""
-        return bool(self.backward_log) or (bool(self.forward_log) and not self.is_users)
+        if self.backward_log:
+            return True
+        # torch's own kernels have no derivative that a replay could look up; a checkpoint only calls other code.
+        kernels = not self.is_users and self.cls.__module__ != "torch.utils.checkpoint"
+        return kernels and bool(self.forward_log)
 
     @property
     def name(self) -> str:

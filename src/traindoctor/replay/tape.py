@@ -122,9 +122,12 @@ class StepTape:
 
     @cached_property
     def conditional(self) -> bool:
-        """Collectives stand on the way to the loss: a replay holds the other ranks' contributions fixed."""
+        """Other ranks' values stand on the way to the loss: a replay holds them fixed."""
         roots = [root.ref for root in self.roots if root.ref is not None]
-        return any(op.collective is not None or op.joins_ranks for op in self.needed(roots))
+        return any(
+            op.joins_ranks or (op.collective is not None and op.collective.brings_others)
+            for op in self.needed(roots)
+        )
 
     @cached_property
     def joined(self) -> frozenset[str]:
