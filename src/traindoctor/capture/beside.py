@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from traindoctor.capture.hub import hub
 from traindoctor.errors import ReplayError
 from traindoctor.replay.modes import random_states, set_random_state
+from traindoctor.replay.names import SHARDED, sharded
+from traindoctor.replay.no_communication import no_communication
 from traindoctor.replay.no_trace import attributes_restored, random_state_restored
 from traindoctor.replay.ops import tensors_in
 from traindoctor.replay.recorder import StepRecorder
@@ -68,6 +70,7 @@ class Beside:
         try:
             if recorder.num_passes != passes:
                 raise ReplayError("compiled code that calls backward itself cannot be run twice")
+            refuse_if_joined(modules)
             before.refuse_if_written(result)
             self._run(uncompiled, result, before, modules)
         except Exception as error:  # the border: what we run beside the script must not reach it
@@ -85,6 +88,7 @@ class Beside:
         cache = torch.is_autocast_cache_enabled()
         try:
             with contextlib.ExitStack() as stack:
+                stack.enter_context(no_communication())
                 stack.enter_context(random_state_restored())
                 stack.enter_context(attributes_restored(modules))
                 stack.enter_context(before.buffers_of_then(self.recorder))
@@ -148,6 +152,18 @@ class Before:
         finally:
             for inner, name, buffer in self.buffers:
                 inner._buffers[name] = buffer
+
+
+def refuse_if_joined(modules: Iterable[nn.Module]) -> None:
+    """Wrappers that talk to other ranks as soon as they are called: not to be called a second time."""
+    for module in modules:
+        for inner in module.modules():
+            if isinstance(inner, nn.parallel.DistributedDataParallel):
+                raise ReplayError(
+                    "compiled code around DistributedDataParallel cannot be run twice: it communicates"
+                )
+        if sharded(module.parameters()):
+            raise ReplayError(SHARDED)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
 from traindoctor.record import ExamResult
+from traindoctor.replay.collective import OTHERS_FIXED
 from traindoctor.replay.watchdog import Overdue, limited
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Exam:
                     host_bytes=patient.hard_host_bytes,
                     device_bytes=patient.hard_device_bytes,
                 )
+            if any(tape.conditional for tape in patient.tapes.values()):
+                values = {**values, "given": OTHERS_FIXED}
             return ExamResult(self.name, step, "done", values, "", time.perf_counter() - begin)
         except Overdue as reason:
             took = time.perf_counter() - begin

@@ -39,8 +39,12 @@ def finite_difference(patient: Patient) -> Mapping[str, Any]:
     names = [
         name
         for name, gradient in tape.fresh.items()
-        if gradient is not None and name in tape.parameters
+        if gradient is not None and name in tape.parameters and name not in tape.joined
     ]
+    if not names and tape.joined:
+        raise ReplayError(
+            "every gradient is a sum over ranks, and this rank can test its own part alone"
+        )
     if not names:
         raise ReplayError("no gradient was given")
     exact = tape.replay(dtype=torch.float64, gradients=True)
@@ -79,6 +83,7 @@ def finite_difference(patient: Patient) -> Mapping[str, Any]:
             for c, q in zip(test.claims, test.quotients)
         ],
         "cut_paths": cut_paths(tape),
+        "joined": len(tape.joined),
     }
 
 

@@ -25,6 +25,7 @@ from traindoctor.replay.ops import (
     tensors_in,
 )
 from traindoctor.replay.origins import hangs_on
+from traindoctor.replay.runner import apply_whole
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -109,8 +110,7 @@ def _apply(call: FunctionCall, values: Mapping[Ref, Tensor]) -> tuple[Tensor, ..
     args = replace(call.args, Ref, values.__getitem__)
     kwargs = replace(call.kwargs, Ref, values.__getitem__)
     with torch.enable_grad():
-        result = call.cls.apply(*args, **kwargs)  # type: ignore[attr-defined]
-    return tuple(result) if isinstance(result, tuple | list) else (result,)
+        return apply_whole(call, args, kwargs)
 
 
 def _leaves(values: Mapping[Ref, Tensor], live: list[Ref]) -> dict[Ref, Tensor]:

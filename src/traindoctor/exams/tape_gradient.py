@@ -84,7 +84,7 @@ def judge(tape: StepTape) -> dict[str, Any]:
         "functions": sorted({call.name for call in tape.functions}),
         # Their own backward passes made the reference too: they must be tested from outside.
         "opaque": sorted(
-            {call.name for call in tape.functions if call.escapes}
+            {call.name for call in tape.functions if call.escapes or call.joins_ranks}
             | {op.name for op in tape.ops if is_foreign(op)}
         ),
         "world_size": tape.world_size,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.replay.modes import restored, set_random_state
+from traindoctor.replay.no_communication import no_communication
 from traindoctor.replay.ops import FunctionCall, Op, Ref, refs_in
 from traindoctor.replay.quiet import quiet
 from traindoctor.replay.runner import TapeRunner
@@ -56,7 +57,7 @@ def gradients_of(
     total: dict[str, Tensor | None] = dict.fromkeys(leaves)
     tensors = list(leaves.values())
     reached = [root for root in roots if root.requires_grad]
-    with quiet(), torch.enable_grad():
+    with quiet(), no_communication(), torch.enable_grad():
         for number, root in enumerate(reached):
             last = number == len(reached) - 1
             try:
@@ -100,6 +101,7 @@ def run(
     runner.put_leaves(parameters)
     runner.own_random = random is None
     runner.early = early(tape)
+    runner.overwritten_roots = overwritten_roots(tape)
     with quiet(), restored(), memory_kept(ops) if gradients else nullcontext():
         for device, state in (random or {}).items():
             set_random_state(device, state)
@@ -107,7 +109,7 @@ def run(
         made = []
         for root in tape.roots:
             assert root.ref is not None
-            value = kept[root.ref]
+            value = runner.roots.get(root.ref, kept[root.ref])
             if root.gradient is not None:
                 value = (value * root.gradient).sum()
             made.append(value if value.dim() == 0 else value.sum())
@@ -117,7 +119,7 @@ def run(
 @contextmanager
 def memory_kept(ops: Sequence[Op]) -> Iterator[None]:
     """A Function that writes over its own memory is differentiated all the same: what backward needs is copied."""
-    if any(op.writes for op in ops if op.users_function is not None):
+    if any(op.writes for op in ops if op.unit is not None):
         with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.clone, lambda kept: kept):
             yield
     else:
@@ -136,6 +138,19 @@ def evaluate(tape: StepTape, ref: Ref) -> Tensor:
 def early(tape: StepTape) -> Mapping[int, Ref]:
     """Who wants predictions has asked where they are; while that is being found out, nobody does."""
     return tape.overwritten if "loss_sites" in vars(tape) else {}
+
+
+def overwritten_roots(tape: StepTape) -> dict[int, Ref]:
+    """What backward was called on, and a later op writes over (the mean over ranks, to be printed), by that op."""
+    found: dict[int, Ref] = {}
+    for root in tape.roots:
+        assert root.ref is not None
+        storage = tape.geometry[root.ref.index].storage
+        for op in tape.ops[root.num_ops :]:
+            if any(tape.geometry[ref.index].storage == storage for ref in op.writes):
+                found[op.number] = root.ref
+                break
+    return found
 
 
 def visit(

@@ -92,7 +92,7 @@ class OpWriter:
 
     def after(self, call: Call, name: str, func: Callable[..., Any], result: Any) -> None:
         if call.update:
-            self._updated(call.tensors[0])
+            self.updated(call.tensors[0])
             return
         outputs = [result] if isinstance(result, Tensor) else list(tensors_in(result))
         if call.args is None:
@@ -128,7 +128,7 @@ class OpWriter:
         )
         self.draft.append(op, call.place)
 
-    def _updated(self, target: Tensor) -> None:
+    def updated(self, target: Tensor) -> None:
         """A parameter was changed by hand. Before the first backward pass the new value is the step's."""
         if self.draft.complete:
             return

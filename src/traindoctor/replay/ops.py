@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
+from traindoctor.replay.collective import Collective
 
 Leaves = TypeVar("Leaves")
 
@@ -62,6 +63,19 @@ class FunctionCall:
     escapes: list[str] = field(default_factory=list)
     """Why the tape cannot see inside: values left torch (numpy, data_ptr, ...)."""
     parent: FunctionCall | None = None
+    forward_log: list[Collective] = field(default_factory=list)
+    """Collectives that its forward pass used, in order."""
+    backward_log: list[Collective] = field(default_factory=list)
+    """Those of its backward pass in the script's own backward passes."""
+
+    @property
+    def joins_ranks(self) -> bool:
+        """Only the whole Function can be run again: its backward joins gradients of several ranks, which no op shows."""
+        if self.backward_log:
+            return True
+        # torch's own kernels have no derivative that a replay could look up; a checkpoint only calls other code.
+        kernels = not self.is_users and self.cls.__module__ != "torch.utils.checkpoint"
+        return kernels and bool(self.forward_log)
 
     @property
     def name(self) -> str:
@@ -111,11 +125,30 @@ class Op:
     @property
     def users_function(self) -> FunctionCall | None:
         """The outermost autograd.Function of the user's that the op ran in."""
+        return self._outermost(lambda call: call.is_users)
+
+    @property
+    def unit(self) -> FunctionCall | None:
+        """The outermost Function that may have to run as one: the user's, or one that joins ranks."""
+        return self._outermost(lambda call: call.is_users or call.joins_ranks)
+
+    def _outermost(self, chosen: Callable[[FunctionCall], bool]) -> FunctionCall | None:
         found, call = None, self.function
         while call is not None:
-            found = call if call.is_users else found
+            found = call if chosen(call) else found
             call = call.parent
         return found
+
+    @property
+    def joins_ranks(self) -> bool:
+        unit = self.unit
+        return unit is not None and unit.joins_ranks
+
+    @property
+    def collective(self) -> Collective | None:
+        """What is handed out in its place, if it is a collective."""
+        owner = getattr(self.func, "__self__", None)
+        return owner if isinstance(owner, Collective) else None
 
 
 # Operators that come with torch, and libraries whose backward passes are their own tests' affair.
@@ -214,6 +247,8 @@ class Root:
     scale: float = 1.0
     gradient: Tensor | None = None
     """The cotangent the script gave; None stands for 1."""
+    num_ops: int = 0
+    """Ops before it: a later one may write over it (the mean over ranks, for the log)."""
 
 
 @dataclass(frozen=True, slots=True)

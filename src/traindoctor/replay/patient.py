@@ -16,6 +16,7 @@ from traindoctor.replay.border import own_modes, silent_warnings, state_set_asid
 from traindoctor.replay.crash import Crash
 from traindoctor.replay.memory import memory
 from traindoctor.replay.names import Names, unwrap
+from traindoctor.replay.no_communication import no_communication
 from traindoctor.replay.no_trace import (
     gradients_restored,
     modes_restored,
@@ -111,6 +112,7 @@ class Patient:
                 stack.enter_context(state_set_aside())
             stack.enter_context(own_modes())
             stack.enter_context(torch.enable_grad())
+            stack.enter_context(no_communication())
             stack.enter_context(random_state_restored())
             stack.enter_context(modes_restored())
             stack.enter_context(modules_restored(self.model))

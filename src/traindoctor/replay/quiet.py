@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import threading
+
 _depth = 0
+
+
+class _Mine(threading.local):
+    depth = 0
+
+
+_mine = _Mine()
 
 
 def active() -> bool:
     """True while traindoctor itself calls torch (replays, exams)."""
     return _depth > 0
+
+
+def active_here() -> bool:
+    """The same of this thread alone: other threads of the script go on meanwhile."""
+    return _mine.depth > 0
 
 
 class quiet:
@@ -18,7 +32,9 @@ class quiet:
     def __enter__(self) -> None:
         global _depth
         _depth += 1
+        _mine.depth += 1
 
     def __exit__(self, *_: object) -> None:
         global _depth
         _depth -= 1
+        _mine.depth -= 1

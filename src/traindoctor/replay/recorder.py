@@ -31,11 +31,13 @@ from traindoctor.events import (
     StepBegin,
     StepEnd,
 )
-from traindoctor.replay import quiet
+from traindoctor.replay import exchange, quiet
+from traindoctor.replay.collective_writer import CollectiveWriter
 from traindoctor.replay.conventions import IGNORED, written_to
 from traindoctor.replay.draft import MAX_BYTES, Draft
 from traindoctor.replay.mode_stack import Seat
 from traindoctor.replay.names import Names, is_trainable_leaf
+from traindoctor.replay.no_communication import communicates
 from traindoctor.replay.op_writer import OpWriter
 from traindoctor.replay.ops import PARAMETER, Read, Root, op_name, tensors_in
 from traindoctor.replay.running_functions import RunningFunctions
@@ -52,6 +54,9 @@ HEARD_AFTER = 64
 PASSING_SECONDS = 3e-6
 
 
+DISTRIBUTED = "torch.distributed.distributed_c10d"
+
+
 class StepRecorder:
     """Tapes one step. A fault of its own never reaches the run: it stops recording, and `finish` refuses."""
 
@@ -61,6 +66,8 @@ class StepRecorder:
         self.tensors = TensorTable(self.draft, self.functions)
         self.gradients = StepGradients(self.draft, self.tensors)
         self.writer = OpWriter(self.draft, self.tensors, self.functions)
+        self.collectives: CollectiveWriter | None = None
+        """With several ranks, from `start` to `close`."""
         self.failure: str | None = None
         self.seconds = 0.0
         """Own time inside the script's calls, where no other clock of ours stands."""
@@ -78,6 +85,10 @@ class StepRecorder:
         """Begins to write down torch functions, in the calling thread."""
         assert not self.done, "a recorder tapes one step"
         self._seat = Seat.take(self._torch_function)
+        if world_size() > 1:
+            self.collectives = CollectiveWriter(self)
+            exchange.install()
+            exchange.listen(self.collectives)
 
     def on(self, event: Event) -> None:
         """Backward passes and reads; everything else is of no interest and costs nothing."""
@@ -133,6 +144,11 @@ class StepRecorder:
         self.functions.clear()
         self.tensors.clear()
         self.gradients.close()
+        if self.collectives is not None:
+            self.collectives.clear()
+            self.collectives = None
+            exchange.listen(None)
+            exchange.uninstall()
         seat, self._seat = self._seat, None
         if seat is not None:
             seat.leave()
@@ -143,6 +159,16 @@ class StepRecorder:
     def writing(self) -> bool:
         """Whether torch functions that are called now become part of the tape."""
         return not (self.done or self._paused or self._in_step or self._tape is not None)
+
+    @property
+    def in_backward(self) -> bool:
+        """A backward pass of the script's runs."""
+        return self._paused > 0
+
+    @property
+    def in_step(self) -> bool:
+        """The optimizer's step runs."""
+        return self._in_step
 
     @property
     def num_passes(self) -> int:
@@ -202,7 +228,11 @@ class StepRecorder:
     ) -> Any:
         if self._paused or self._in_step or self.done or quiet.active():
             return func(*args, **kwargs)
+        if getattr(func, "__module__", None) == DISTRIBUTED:
+            return func(*args, **kwargs)  # its process group is heard (replay/exchange.py)
         name = op_name(func)
+        if name == "register_hook" and not args[0].is_leaf:
+            self.draft.hooked_values = True
         if name in IGNORED or torch.is_inference_mode_enabled() or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         if name == "grad":
@@ -210,6 +240,10 @@ class StepRecorder:
         call, began = None, time.perf_counter()
         try:
             with torch._C.DisableTorchFunction():  # the script's modes hear nothing of ours
+                if communicates(func):
+                    raise ReplayError(
+                        "the step uses functional collectives, which no tape can keep"
+                    )
                 if self._tape is not None and self._next_step_begins(name, args, kwargs):
                     self.close()
                 else:
@@ -259,7 +293,8 @@ class StepRecorder:
             self.draft.gap("backward was called on a tensor that is no scalar")
         total = value.sum() if gradient is None else (value * gradient).sum()
         kept = None if gradient is None else self.draft.copy(gradient)
-        self.draft.roots.append(Root(ref, float(total), float(scale), kept))
+        number = len(self.draft.ops)
+        self.draft.roots.append(Root(ref, float(total), float(scale), kept, number))
 
     def _read(self, tensor: Tensor, value: float) -> None:
         found = self.tensors.seen(tensor) if tensor.numel() == 1 else None
@@ -273,6 +308,8 @@ class StepRecorder:
     def _build(self) -> StepTape:
         draft = self.draft
         draft.complete = True
+        if self.collectives is not None and self.collectives.unfinished:
+            draft.gap("the script does not wait for a collective before the step ends")
         tape = StepTape(
             step=draft.step,
             ops=draft.ops,

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
+from traindoctor.replay import exchange
+from traindoctor.replay.collective import Handing, same
 from traindoctor.replay.dtypes import CASTS, cast, target
 from traindoctor.replay.modes import Autocast, set_autocast_state, set_random_state
+from traindoctor.replay.no_communication import no_communication
 from traindoctor.replay.ops import FunctionCall, Op, Ref, is_float, refs_in, replace, tensors_in
 
 if TYPE_CHECKING:
@@ -43,6 +46,10 @@ class TapeRunner:
         self.stopped = False
         self.early: Mapping[int, Ref] = {}
         """Values that are wanted as they were before the op of that number, and are written over later."""
+        self.overwritten_roots: Mapping[int, Ref] = {}
+        """What backward was called on, by the number of the later op that writes over it."""
+        self.roots: dict[Ref, Tensor] = {}
+        """Their values before that."""
         self.own_random = True
         """Each op draws from the state it had; else all draw on from the one that was given."""
         self.leaves: dict[str, Tensor] = {}
@@ -68,10 +75,23 @@ class TapeRunner:
                     f"the taped step used {len(self.tape.data)} tensors of data, {len(batch)} were given"
                 )
             batch = dict(zip(self.tape.data, batch))
+        if self.tape.conditional and any(not self._as_taped(r, v) for r, v in batch.items()):
+            raise ReplayError(
+                "the step joins results of several ranks, and those of the others belong to the taped batch"
+            )
         for ref, value in batch.items():
             self.env[ref] = value.clone()
 
+    def _as_taped(self, ref: Ref, value: Tensor) -> bool:
+        taped = self.tape.constants.get(ref)
+        return taped is not None and same(value, taped)
+
     def run(self, ops: Sequence[Op], wanted: set[Ref]) -> dict[Ref, Tensor]:
+        """The wanted values. Nothing of it communicates: collectives are handed out."""
+        with no_communication():
+            return self._run(ops, wanted)
+
+    def _run(self, ops: Sequence[Op], wanted: set[Ref]) -> dict[Ref, Tensor]:
         last_use = {}
         kept: dict[Ref, Tensor] = {}
         moments = sorted(self.early, reverse=True)
@@ -87,6 +107,10 @@ class TapeRunner:
                 ref = self.early[moments.pop()]
                 if ref in wanted:
                     kept[ref] = self.value(ref).clone()
+            if op.number in self.overwritten_roots:
+                ref = self.overwritten_roots[op.number]
+                torch.set_grad_enabled(self.gradients)
+                self.roots[ref] = self.value(ref).clone()
             try:
                 self.step(op)
             except ReplayError:
@@ -119,8 +143,8 @@ class TapeRunner:
         return found
 
     def step(self, op: Op) -> None:
-        call = op.users_function
-        if call is not None and (self.opaque or call.escapes) and call.outputs:
+        call = op.unit
+        if call is not None and call.outputs and self.runs_whole(call):
             self.call_function(call)
             if all(ref in call.outputs for ref in op.outputs):
                 for ref in op.outputs:
@@ -152,6 +176,9 @@ class TapeRunner:
             if self.dtype is not None and is_float(value):
                 value = cast(value, self.dtype)
             self.env[ref] = self.substitute.get(ref, value)
+
+    def runs_whole(self, call: FunctionCall) -> bool:
+        return self.opaque or call.joins_ranks or bool(call.escapes)
 
     def looks_through(self, op: Op) -> bool:
         """Everywhere, nowhere, or at the ops that are named."""
@@ -202,12 +229,24 @@ class TapeRunner:
         args = replace(call.args, Ref, self.value)
         kwargs = replace(call.kwargs, Ref, self.value)
         torch.set_grad_enabled(self.gradients and call.differentiable)
+        self.called[call] = apply_whole(call, args, kwargs)
+
+
+def apply_whole(call: FunctionCall, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """Calls a Function of the step again; it and its backward pass are handed what their collectives gave."""
+    with exchange.handing_out(Handing(call.forward_log)):
         result = call.cls.apply(*args, **kwargs)  # type: ignore[attr-defined]
-        self.called[call] = result if isinstance(result, tuple | list) else (result,)
+    results = tuple(result) if isinstance(result, tuple | list) else (result,)
+    if call.backward_log:
+        handing = Handing(call.backward_log, gradient=True)
+        for tensor in tensors_in(results):
+            if getattr(type(tensor.grad_fn), "_forward_cls", None) is call.cls:
+                setattr(tensor.grad_fn, exchange.HANDING, handing)
+    return results
 
 
 def _call_arguments(op: Op) -> Any:
-    call = op.users_function
+    call = op.unit
     return () if call is None else (call.args, call.kwargs)
 
 

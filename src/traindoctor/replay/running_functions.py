@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ class RunningFunctions:
         self._running: list[tuple[FrameType, FunctionCall]] = []
         self._num_calls = 0
         self._last: dict[Any, FunctionCall] = {}
+        self._nodes: dict[int, tuple[weakref.ref[Any], FunctionCall]] = {}
+        """Node of the script's graph, by identity -> the call that made it."""
 
     def clear(self) -> None:
         """Frames hold all that their functions hold."""
@@ -71,15 +74,19 @@ class RunningFunctions:
         cls = getattr(type(tensor.grad_fn), "_forward_cls", None)
         return self._last.get(cls) if cls is not None else None
 
+    def mark_output(self, tensor: Tensor, ref: Ref, producer: FunctionCall) -> None:
+        """Seen outside the Function it was made in: note which output of it this is."""
+        history = tensor.grad_fn
+        if history is None:
+            return
+        call: FunctionCall | None = producer
+        while call is not None:
+            call.differentiable = True
+            if getattr(type(history), "_forward_cls", None) is call.cls:
+                call.outputs[ref] = tensor.output_nr
+                self._nodes[id(history)] = (weakref.ref(history), call)
+            call = call.parent
 
-def mark_output(tensor: Tensor, ref: Ref, producer: FunctionCall) -> None:
-    """Seen outside the Function it was made in: note which output of it this is."""
-    history = tensor.grad_fn
-    if history is None:
-        return
-    call: FunctionCall | None = producer
-    while call is not None:
-        call.differentiable = True
-        if getattr(type(history), "_forward_cls", None) is call.cls:
-            call.outputs[ref] = tensor.output_nr
-        call = call.parent
+    def of_node(self, node: Any) -> FunctionCall | None:
+        found = self._nodes.get(id(node))
+        return found[1] if found is not None and found[0]() is node else None

@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.replay.ops import Escape, FunctionCall, Geometry, Leaf, Op, Read, Ref, Root
+from traindoctor.replay.ops import (
+    Escape,
+    FunctionCall,
+    Geometry,
+    Leaf,
+    Op,
+    Read,
+    Ref,
+    Root,
+    refs_in,
+)
 
 if TYPE_CHECKING:
     from traindoctor.replay.execute import Replay
@@ -118,6 +128,23 @@ class StepTape:
         return list(dict.fromkeys(call for call in calls if call is not None))
 
     @cached_property
+    def conditional(self) -> bool:
+        """Other ranks' values stand on the way to the loss: a replay holds them fixed."""
+        roots = [root.ref for root in self.roots if root.ref is not None]
+        return any(
+            op.joins_ranks or (op.collective is not None and op.collective.brings_others)
+            for op in self.needed(roots)
+        )
+
+    @cached_property
+    def joined(self) -> frozenset[str]:
+        """Parameters whose gradients hold what other ranks' backward passes sent."""
+        calls = {op.unit for op in self.ops if op.joins_ranks}
+        given = [r for call in calls if call is not None for r in refs_in((call.args, call.kwargs))]
+        reached = {*given, *(ref for op in self.needed(given) for ref in op.inputs)}
+        return frozenset(name for name, leaf in self.parameters.items() if leaf.ref in reached)
+
+    @cached_property
     def faithful(self) -> float:
         """Relative difference between the loss of an unchanged replay and the script's own; inf: no replay."""
         try:
@@ -158,13 +185,11 @@ class StepTape:
             if any(r is not None and self.geometry[r.index].storage in storages for r in touched):
                 chosen.append(op)
                 storages.update(self.geometry[ref.index].storage for ref in op.inputs)
-                if op.users_function is not None:
-                    storages.update(self._argument_storages(op.users_function))
+                if op.unit is not None:
+                    storages.update(self._argument_storages(op.unit))
         return chosen[::-1]
 
     def _argument_storages(self, call: FunctionCall) -> set[int]:
-        from traindoctor.replay.ops import refs_in
-
         return {self.geometry[r.index].storage for r in refs_in((call.args, call.kwargs))}
 
     def replay(

@@ -25,7 +25,7 @@ from traindoctor.replay.ops import (
     refs_in,
     tensors_in,
 )
-from traindoctor.replay.running_functions import RunningFunctions, mark_output
+from traindoctor.replay.running_functions import RunningFunctions
 
 # A tensor of the data larger than this is a data set, not a batch: what is read from it is the batch.
 MAX_DATA_BYTES = 64 * 2**20
@@ -114,6 +114,17 @@ class TensorTable:
         self.draft.constants[ref] = self.draft.copy(flat)
         storage.base = ref
 
+    def received(self, tensor: Tensor, *, as_data: bool) -> None:
+        """Other ranks' values have come into its memory, without a trace in its version."""
+        storage = self.storage(tensor)
+        memory = local(tensor).untyped_storage()._cdata
+        for key, (weak, _, _) in list(self._fixed.items()):
+            other = weak()
+            if other is None or local(other).untyped_storage()._cdata == memory:
+                del self._fixed[key]
+        if as_data and not storage.hangs_on and storage.leaf is None:
+            storage.hangs_on, storage.made = DATA, False
+
     # -- Refs --------------------------------------------------------------------------------------
 
     def ref(self, tensor: Tensor, user: FunctionCall | None) -> Ref:
@@ -123,7 +134,7 @@ class TensorTable:
         if known is not None:
             producer = self._producer.get(known)
             if producer is not None and producer is not user:
-                mark_output(tensor, known, producer)
+                self.functions.mark_output(tensor, known, producer)
             return known
         if is_trainable_leaf(tensor) and not storage.made:
             return self._new_leaf(tensor, storage)
@@ -230,7 +241,7 @@ class TensorTable:
         )
         producer = self._producer.get(anchor)
         if producer is not None:
-            mark_output(tensor, anchor, producer)
+            self.functions.mark_output(tensor, anchor, producer)
         return ref
 
     def _foreign_output(self, tensor: Tensor, storage: Storage, call: FunctionCall) -> Ref:

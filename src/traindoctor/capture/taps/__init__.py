@@ -14,6 +14,7 @@ def install() -> Patches:
     from traindoctor.capture.taps import (
         autograd,
         clip,
+        collectives,
         compiled,
         dataloader,
         loss,
@@ -24,6 +25,9 @@ def install() -> Patches:
     )
 
     patches = Patches()
-    for tap in (autograd, clip, compiled, dataloader, loss, module, optimizer, precision, reads):
+    for tap in (
+        *(autograd, clip, collectives, compiled, dataloader),
+        *(loss, module, optimizer, precision, reads),
+    ):
         tap.install(patches)
     return patches

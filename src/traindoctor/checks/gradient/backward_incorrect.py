@@ -160,7 +160,10 @@ def _by_differences(result: ExamResult | None, unseen: list[str]) -> Outcome:
         )
     values = result.values
     if values["outcome"] == "pass":
-        return backward_incorrect.clear("finite differences of the loss agree with the gradient")
+        own = ", as far as it is this rank's own" if values.get("joined") else ""
+        return backward_incorrect.clear(
+            f"finite differences of the loss agree with the gradient{own}"
+        )
     # A path that is cut on purpose moves the loss and has no gradient.
     if values["outcome"] == "undecided" or values["cut_paths"]:
         return backward_incorrect.not_judged(
