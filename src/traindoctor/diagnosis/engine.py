@@ -14,7 +14,7 @@ from traindoctor.checks.base import Check, Finding, NotJudged, Outcome
 from traindoctor.diagnosis.rules import consequences
 from traindoctor.diagnosis.symptoms import symptoms
 from traindoctor.diagnosis.verdict import OUTCOME_ONLY, Diagnosis, judge
-from traindoctor.errors import TraindoctorError
+from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.record import Record, open_record
 
 # An exam nobody has timed yet counts as this much, in the unit of the others (steps or seconds).
@@ -70,6 +70,8 @@ def examine(
                 outcome = check(record)
                 if stage is not None and not isinstance(outcome, Finding):
                     outcome = _of_both(outcome, check(stage))
+        except RecordError:  # no check can judge a record that cannot be read
+            raise
         except Exception as error:  # one broken check must not cost the verdict of the others
             where = traceback.extract_tb(error.__traceback__)[-1]
             fault = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"

@@ -133,6 +133,9 @@ class Training:
 
     def _build_model(self) -> None:
         config, world = self.config, self.world
+        if found := checkpoint.checkpoints(self.run):
+            parameters = config.model.num_parameters(self.tokenizer.vocab_size)
+            checkpoint.require_size(found[-1], parameters)
         torch.manual_seed(config.train.seed)
         self.model = Transformer(config.model, self.tokenizer.vocab_size).to(world.device)
         self.model.fused_loss = self.choices.fused_loss
