@@ -24,7 +24,10 @@ def command(folder: Path) -> int:
         click.echo(f"no runs in {folder}")
         return 0
     table = Table(box=None, pad_edge=False)
-    for column in ("run", "begun", "steps", "loss", "ended", "verdict"):
+    # The name is what a reader goes on with: a long reason is wrapped, not the name.
+    widest = max(len(readable(str(run.path))) for run in runs)
+    table.add_column("run", no_wrap=True, min_width=widest)
+    for column in ("begun", "steps", "loss", "ended", "verdict"):
         table.add_column(column, justify="right" if column in {"steps", "loss"} else "left")
     for run in runs:
         if run.problem is not None:

@@ -38,12 +38,14 @@ def diagnose(run: Record | Path | str, *, checks: Sequence[Check] = CHECKS) -> D
     record = run if isinstance(run, Record) else open_record(run)
     notes: list[str] = []
     outcomes = examine(record, checks=checks, notes=notes)
+    with np.errstate(all="ignore"):
+        seen, percent, seconds = symptoms(record), overhead_percent(record), own_seconds(record)
     return judge(
         outcomes,
-        symptoms(record),
+        seen,
         steps=record.num_steps,
-        overhead_percent=overhead_percent(record),
-        overhead_seconds=own_seconds(record),
+        overhead_percent=percent,
+        overhead_seconds=seconds,
         notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
         proven=record.fact("doctor.proven", {}),
         unmade=left_out(record, outcomes),

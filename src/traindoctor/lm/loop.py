@@ -88,7 +88,7 @@ class Training:
         """Model, optimizer and batches, as they were at the last checkpoint."""
         config, world = self.config, self.world
         self.tokenizer: Tokenizer = load_tokenizer(self.run / "tokenizer.json")
-        self.corpus: Corpus = load_corpus(self.run)
+        self.corpus: Corpus = load_corpus(self.run, self.tokenizer.vocab_size)
         self.choices = Choices.of(
             config, world, self.tokenizer.vocab_size, needs_logits=self.callbacks.needs_logits
         )

@@ -74,7 +74,7 @@ def exam_result(
     exam: Any, step: Any, outcome: Any, numbers: Any, reason: Any, seconds: Any
 ) -> ExamResult:
     if outcome not in OUTCOMES:
-        raise ValueError(f"an exam ended as {outcome!r}")
+        raise ValueError(f"an exam ended neither as {', '.join(OUTCOMES[:-1])} nor {OUTCOMES[-1]}")
     values = from_json(numbers)
     if not isinstance(values, dict):
         raise ValueError("the numbers of an exam are not named")
@@ -94,7 +94,7 @@ def note(time: Any, level: Any, text: Any) -> Note:
 
 def step_number(step: Any) -> int:
     if not (type(step) is int and FIRST_STEP <= step <= LAST_STEP):
-        raise ValueError(f"{step!r} is not a step")
+        raise ValueError("one of its steps is not a step")
     return step
 
 
