@@ -40,7 +40,7 @@ def made(tmp_path: Path, text: str, *, block: int = 16, **changes: object) -> da
     told: list[tuple[str, float]] = []
     prepare(config, tmp_path / "run", block=block, seed=1, progress=lambda *a: told.append(a))
     assert told[-1] == ("tokenising", pytest.approx(1.0))
-    return load_corpus(tmp_path / "run")
+    return load_corpus(tmp_path / "run", 1 << 16)
 
 
 def test_each_token_is_in_one_part_and_none_is_lost(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_damaged_tokens_are_told(tmp_path: Path) -> None:
     made(tmp_path, "abcdefgh\n" * 500)
     (tmp_path / "run" / "data" / "train.bin").write_bytes(b"12")
     with pytest.raises(CheckpointError, match="not as long"):
-        load_corpus(tmp_path / "run")
+        load_corpus(tmp_path / "run", 1 << 16)
 
 
 @settings(max_examples=50, deadline=None)

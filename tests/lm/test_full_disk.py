@@ -101,7 +101,7 @@ def test_inside_a_sharded_checkpoint_and_a_damaged_one(tmp_path: Path, tiny: Any
     for end in command(*resume, limit=LIMIT, ranks=2):
         assert is_one_sentence(end, "cannot write", "step-00000008: "), end
     assert files_of(tmp_path / "checkpoints") == before
-    shard = next((tmp_path / "checkpoints").glob("step-00000004/sharded/*.distcp"))
+    shard = next((tmp_path / "checkpoints").glob("step-00000004/sharded/*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:1000])
     with pytest.raises(CheckpointError, match=r"sharded is damaged .*to begin again"):
         checkpoint.load_run(tmp_path)

@@ -22,7 +22,9 @@ def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
     RecordWriter(earlier).close()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "record-0.sqlite").write_text("not a record")
-    runs = find_runs(tmp_path)
+    broken, *runs = find_runs(tmp_path)
+    assert broken.path.name == "broken"
+    assert "not a readable record" in str(broken.problem)
     assert [run.path.name for run in runs] == ["run-2", "run-1", "run-0"]
     assert runs[0].loss == 2.0
     assert runs[0].causes == ("lr-too-high",)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from traindoctor.errors import TraindoctorError
+from traindoctor.private_files import make_private_file, make_private_folder
 
 RUNS = Path("runs")
 
@@ -25,7 +26,7 @@ def new_folder(name: str, out: str | None) -> Path:
     if folder.exists() and not folder.is_dir():
         raise TraindoctorError(f"--out must be a folder, {folder} is a file; choose another")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise TraindoctorError(
             f"cannot make the folder {folder}: {error.strerror}; choose another with --out"
@@ -53,10 +54,8 @@ def claim(folder: Path, rank: int) -> Path:
     from traindoctor.record import record_path
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(record_path(folder, rank), os.O_CREAT | os.O_EXCL))
-        return folder
-    except FileExistsError:
-        return folder / f"process-{os.getpid()}"
+        make_private_folder(folder)
+        made = make_private_file(record_path(folder, rank))
+        return folder if made else folder / f"process-{os.getpid()}"
     except OSError:
         return folder  # the writer says what is wrong

@@ -9,6 +9,7 @@ import click
 
 from traindoctor.diagnosis import Diagnosis, diagnose
 from traindoctor.errors import RecordError
+from traindoctor.plain_files import is_there
 from traindoctor.record import Record, open_record
 from traindoctor.report import json as json_report
 from traindoctor.report import terminal
@@ -19,7 +20,7 @@ STATUS = {"healthy": 0, "sick": 1, "inconclusive": 3}
 
 def read(source: Path) -> Record:
     """The record of a run folder or file; a .csv or .json log is read as what it can say."""
-    if not source.exists():
+    if not is_there(source):
         raise RecordError(f"there is nothing at {source}: give a run folder, a .csv or a .json log")
     if source.is_dir() or source.suffix == ".sqlite":
         return open_record(source)

@@ -17,9 +17,10 @@ def command(out: str | None, source: Path) -> int:
     TensorBoard events. Then `traindoctor diagnose DIR` judges what the log can prove."""
     from traindoctor.capture.folders import new_folder
     from traindoctor.errors import RecordError
+    from traindoctor.plain_files import is_there
     from traindoctor.record.importers import import_log, read_log
 
-    if not source.exists():
+    if not is_there(source):
         raise RecordError(f"there is nothing at {source}: give a log file or a TensorBoard folder")
     record = read_log(source)  # before a folder is made for a log that cannot be read
     folder = import_log(source, new_folder(source.stem, out))

@@ -6,7 +6,6 @@ can reach a file outside: names are looked up, never joined to a path.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections import OrderedDict
@@ -108,10 +107,10 @@ class RunStore:
             try:
                 run.record.refresh()
                 yield run
-            except (sqlite3.Error, ValueError) as error:
+            except RecordError:
                 with self._lock:
                     self._open.pop((name, rank, use), None)
-                raise RecordError(f"the record of {name} cannot be read: {error}") from error
+                raise
 
     def card(self, name: str) -> dict[str, Any]:
         """What the list of runs shows of one run; read again only when its files have changed."""

@@ -14,7 +14,7 @@ from traindoctor.checks.base import Check, Finding, NotJudged, Outcome
 from traindoctor.diagnosis.rules import consequences
 from traindoctor.diagnosis.symptoms import symptoms
 from traindoctor.diagnosis.verdict import OUTCOME_ONLY, Diagnosis, judge
-from traindoctor.errors import TraindoctorError
+from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.record import Record, open_record
 
 # An exam nobody has timed yet counts as this much, in the unit of the others (steps or seconds).
@@ -38,12 +38,14 @@ def diagnose(run: Record | Path | str, *, checks: Sequence[Check] = CHECKS) -> D
     record = run if isinstance(run, Record) else open_record(run)
     notes: list[str] = []
     outcomes = examine(record, checks=checks, notes=notes)
+    with np.errstate(all="ignore"):
+        seen, percent, seconds = symptoms(record), overhead_percent(record), own_seconds(record)
     return judge(
         outcomes,
-        symptoms(record),
+        seen,
         steps=record.num_steps,
-        overhead_percent=overhead_percent(record),
-        overhead_seconds=own_seconds(record),
+        overhead_percent=percent,
+        overhead_seconds=seconds,
         notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
         proven=record.fact("doctor.proven", {}),
         unmade=left_out(record, outcomes),
@@ -70,6 +72,8 @@ def examine(
                 outcome = check(record)
                 if stage is not None and not isinstance(outcome, Finding):
                     outcome = _of_both(outcome, check(stage))
+        except RecordError:  # no check can judge a record that cannot be read
+            raise
         except Exception as error:  # one broken check must not cost the verdict of the others
             where = traceback.extract_tb(error.__traceback__)[-1]
             fault = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"

@@ -3,31 +3,45 @@
     checkpoints/step-00000200/  model.safetensors  optimizer.safetensors  state.json
     checkpoints/best.json       which of them had the lowest validation loss
 
-Sharded runs write sharded/ (torch.distributed.checkpoint) in place of the two safetensors files.
+Sharded runs write sharded/ (shards.py) in place of the two safetensors files.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import math
+import re
 import shutil
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import save_file
+from torch import nn
 
 from traindoctor.errors import CheckpointError
 from traindoctor.lm.config import RunConfig
-from traindoctor.lm.distributed import World
-from traindoctor.lm.files import TEMPORARY, new_folder, write_json, writing
+from traindoctor.lm.distributed import World, reshard
+from traindoctor.lm.files import TEMPORARY, new_folder, sync_files, write_json, writing
 from traindoctor.lm.model import Transformer
-from traindoctor.lm.shards import UnreadableShards, load_shards, save_shards
+from traindoctor.lm.shards import ShardReader, UnreadableShards, save_shards, shard_name
 from traindoctor.lm.sources import load_config
 from traindoctor.lm.tokenizer import Tokenizer, load_tokenizer
+from traindoctor.lm.weights import (
+    Source,
+    WholeFile,
+    copy_into,
+    does_not_fit,
+    fill_optimizer,
+    model_tensors,
+    num_weights,
+    optimizer_tensors,
+)
+from traindoctor.plain_files import is_there, read_json, require_file
 
 MODEL, OPTIMIZER, STATE, SHARDED = (
     "model.safetensors",
@@ -35,6 +49,9 @@ MODEL, OPTIMIZER, STATE, SHARDED = (
     "state.json",
     "sharded",
 )
+# 1: first format. 2: shards are safetensors (whole checkpoints are as before).
+FORMAT = 2
+NAME = re.compile(r"step-(\d{8,12})")
 
 
 @dataclass
@@ -50,7 +67,10 @@ class State:
 
 def checkpoints(run: Path) -> list[Path]:
     """All checkpoints of a run, oldest first."""
-    return sorted(p for p in (run / "checkpoints").glob("step-*") if (p / STATE).exists())
+    found = {
+        int(m[1]): p for p in (run / "checkpoints").glob("step-*") if (m := NAME.fullmatch(p.name))
+    }
+    return [found[step] for step in sorted(found) if is_there(found[step] / STATE)]
 
 
 def save(
@@ -95,26 +115,98 @@ def load(
     sharded: bool = False,
 ) -> State:
     """Reads a checkpoint into a model and, when given, its optimizer."""
-    try:
-        stored = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        state = State(**stored["state"])
-        sums = stored["crc32"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(folder / STATE, error) from error
-    if (folder / SHARDED).exists():
-        try:
-            load_shards(folder / SHARDED, model, optimizer)
-        except UnreadableShards as error:
-            raise _damaged(folder / SHARDED, error) from error
-        return state
-    if sharded:
+    stored = Stored.open(folder)
+    if sharded and not stored.in_shards:
         raise CheckpointError(
             f"{folder} was written without --shard and cannot be split now: resume without --shard"
         )
-    _copy_into(model, _read(folder / MODEL, sums))
-    if optimizer is not None:
-        _fill_optimizer(model, optimizer, _read(folder / OPTIMIZER, sums), folder)
+    try:
+        copy_into(model, stored.weights())
+        if optimizer is not None:
+            fill_optimizer(model, optimizer, stored.moments())
+    except UnreadableShards as error:
+        raise _damaged(folder / SHARDED, error) from error
+    return stored.state
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint on the disk whose state has been read; its tensors follow when they are asked for."""
+
+    folder: Path
+    state: State
+    sums: Mapping[str, int]
+
+    @classmethod
+    def open(cls, folder: Path) -> Stored:
+        try:
+            stored = read_json(folder / STATE)
+            if stored["format"] not in range(1, FORMAT + 1):
+                raise CheckpointError(
+                    f"{folder} has format {stored['format']}, this traindoctor reads up to {FORMAT}: "
+                    "update traindoctor"
+                )
+            state = _state(stored["state"])
+            if NAME.fullmatch(folder.name) and folder.name != f"step-{state.step:08d}":
+                raise ValueError(f"it belongs to step {state.step}")
+            return cls(folder, state, _sums(stored["crc32"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(folder / STATE, error) from error
+
+    @property
+    def in_shards(self) -> bool:
+        return is_there(self.folder / SHARDED)
+
+    def weights(self) -> Source:
+        return self._shards() if self.in_shards else self._read(MODEL)
+
+    def moments(self) -> Source:
+        return self._shards() if self.in_shards else self._read(OPTIMIZER)
+
+    def _shards(self) -> Source:
+        folder = self.folder / SHARDED
+        try:
+            shards = ShardReader(folder, self.sums)
+            for name, total in self.sums.items():
+                if _checksum(folder / name) != total:
+                    raise UnreadableShards(f"the checksum of {name} differs")
+        except (OSError, UnreadableShards) as error:
+            raise _damaged(folder, error) from error
+        return shards
+
+    def _read(self, name: str) -> Source:
+        file = self.folder / name
+        try:
+            require_file(file)
+            if _checksum(file) != self.sums[name]:
+                raise ValueError("its checksum differs")
+            return WholeFile(file)
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise _damaged(file, error) from error
+
+
+def require_size(folder: Path, num_parameters: int) -> None:
+    """A model of other settings is refused before it is built: it could be too large for any machine."""
+    if num_weights(Stored.open(folder).weights()) != num_parameters:
+        raise does_not_fit("its size")
+
+
+def _state(stored: Mapping[str, Any]) -> State:
+    state = State(**stored)
+    counts = (state.step, state.evals_since_best, state.best_step + 1)
+    if not all(type(count) is int and 0 <= count < 10**12 for count in counts):
+        raise ValueError("its counts are not counts")
+    if not all(type(number) in (int, float) for number in (state.seconds, state.best_loss)):
+        raise ValueError("its numbers are not numbers")
+    if not (math.isfinite(state.seconds) and state.seconds >= 0):
+        raise ValueError("its time is not a time")
     return state
+
+
+def _sums(stored: Mapping[str, Any]) -> dict[str, int]:
+    if not all(type(total) is int for total in stored.values()):
+        raise ValueError("its checksums are not numbers")
+    return dict(stored)
 
 
 def choose(run: Path, which: str) -> Path:
@@ -126,11 +218,11 @@ def choose(run: Path, which: str) -> Path:
         return found[-1]
     if which == "best":
         try:
-            step = json.loads((run / "checkpoints" / "best.json").read_text())["step"]
-        except (OSError, ValueError, KeyError):
+            which = str(read_json(run / "checkpoints" / "best.json")["step"])
+        except (OSError, ValueError, KeyError, TypeError):
             return found[-1]
-        which = str(step)
-    wanted = run / "checkpoints" / f"step-{int(which):08d}" if which.isdecimal() else None
+    step = int(which) if which.isascii() and which.isdecimal() and len(which) < 13 else -1
+    wanted = run / "checkpoints" / f"step-{step:08d}"
     if wanted not in found:
         steps = ", ".join(str(int(p.name.removeprefix("step-"))) for p in found)
         raise CheckpointError(
@@ -147,8 +239,10 @@ def load_run(
         raise CheckpointError(f"there is no run folder {run}")
     config = load_config(run / "config.json")
     tokenizer = load_tokenizer(run / "tokenizer.json")
+    folder = choose(run, which)
+    require_size(folder, config.model.num_parameters(tokenizer.vocab_size))
     model = Transformer(config.model, tokenizer.vocab_size)
-    load(choose(run, which), model)
+    load(folder, model)
     return model.to(device).eval(), tokenizer, config
 
 
@@ -156,57 +250,11 @@ def _save_whole(
     folder: Path, state: State, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
     with new_folder(folder) as inside:
-        save_file(_model_tensors(model), inside / MODEL)
-        save_file(_optimizer_tensors(model, optimizer), inside / OPTIMIZER)
+        save_file({k: t.contiguous() for k, t in model_tensors(model).items()}, inside / MODEL)
+        moments = optimizer_tensors(model, optimizer)
+        save_file({k: t.contiguous() for k, t in moments.items()}, inside / OPTIMIZER)
         sums = {name: _checksum(inside / name) for name in (MODEL, OPTIMIZER)}
         _write_state(inside, state, sums)
-
-
-def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    # named_parameters names a tied weight once, as safetensors wants it.
-    return {name: p.detach().contiguous() for name, p in model.named_parameters()}
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    names = {p: name for name, p in model.named_parameters()}
-    return {
-        f"{names[p]}|{key}": torch.as_tensor(value).contiguous()
-        for p, values in optimizer.state.items()
-        for key, value in values.items()
-    }
-
-
-def _copy_into(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name not in tensors or tensors[name].shape != parameter.shape:
-                raise CheckpointError(
-                    f"the checkpoint does not fit the model at {name}: it belongs to other settings"
-                )
-            parameter.copy_(tensors[name])
-
-
-def _fill_optimizer(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], folder: Path
-) -> None:
-    names = {p: name for name, p in model.named_parameters()}
-    by_parameter: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        name, _, quantity = key.rpartition("|")
-        by_parameter.setdefault(name, {})[quantity] = tensor
-    packed = optimizer.state_dict()
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    packed["state"] = {i: by_parameter[names[p]] for i, p in enumerate(held) if by_parameter}
-    optimizer.load_state_dict(packed)
-
-
-def _read(file: Path, sums: dict[str, int]) -> dict[str, Tensor]:
-    try:
-        if _checksum(file) != sums[file.name]:
-            raise _damaged(file, "its checksum differs")
-        return load_file(file)
-    except (OSError, SafetensorError, KeyError) as error:
-        raise _damaged(file, error) from error
 
 
 def _damaged(file: Path, reason: object) -> CheckpointError:
@@ -224,7 +272,9 @@ def _checksum(file: Path) -> int:
 
 
 def _write_state(folder: Path, state: State, sums: dict[str, int]) -> None:
-    write_json(folder / STATE, {"format": 1, "state": dataclasses.asdict(state), "crc32": sums})
+    write_json(
+        folder / STATE, {"format": FORMAT, "state": dataclasses.asdict(state), "crc32": sums}
+    )
 
 
 def _prune(run: Path, keep: int, best_step: int) -> None:
@@ -249,12 +299,18 @@ def _save_sharded(
         with world.together(), writing(folder):
             if world.main:
                 shutil.rmtree(beside, ignore_errors=True)
-                beside.mkdir(parents=True)
+                (beside / SHARDED).mkdir(parents=True)
         with world.together(), writing(folder):
-            save_shards(beside / SHARDED, model, optimizer)
+            reshard(model)
+            tensors = {**model_tensors(model), **optimizer_tensors(model, optimizer)}
+            file = save_shards(beside / SHARDED, tensors, rank=world.rank, size=world.size)
+            total = _checksum(file)
+        totals = world.each(total)
         with world.together(), writing(folder):
             if world.main:
-                _write_state(beside, state, {})
+                names = (shard_name(rank, world.size) for rank in range(world.size))
+                _write_state(beside, state, dict(zip(names, totals)))
+                sync_files(beside)
                 shutil.rmtree(folder, ignore_errors=True)
                 beside.rename(folder)
     except BaseException:

@@ -23,6 +23,9 @@ WHY_LEAST = {
     "word": "one token stands for all unknown words",
     "bpe": "each byte is a token; choose 512 or more",
 }
+# No machine of today holds more; what is larger is a mistake, and would only fail later and slower.
+MOST = {"layers": 10_000, "heads": 1 << 16, "width": 1 << 20, "block": 1 << 20, "hidden": 1 << 24}
+MOST_COUNT = 10**12
 # torch's generators take seeds of 63 bits.
 MOST_SEED = 2**63 - 1
 
@@ -62,9 +65,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads", "width", "block"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("kv-heads", self.kv_heads, 0)
-        _at_least("hidden", self.hidden, 0)
+            _between(name, getattr(self, name), 1, MOST[name])
+        _between("kv-heads", self.kv_heads, 0, MOST["heads"])
+        _between("hidden", self.hidden, 0, MOST["hidden"])
         _between("dropout", self.dropout, 0, 1, open_end=True)
         if self.width % self.heads:
             raise ConfigError(
@@ -255,16 +258,21 @@ SECTIONS: dict[str, type] = {"model": ModelConfig, "data": DataConfig, "train": 
 
 
 def _at_least(option: str, value: float, least: float) -> None:
-    if not value >= least:
-        raise ConfigError(f"--{option} must be at least {least}, not {value}")
+    if not least <= value <= MOST_COUNT:
+        raise ConfigError(
+            f"--{option} must be at least {least} and at most {MOST_COUNT}, not {value:g}"
+        )
 
 
 def _between(option: str, value: float, low: float, high: float, *, open_end: bool = False) -> None:
     if not (low <= value <= high) or (open_end and value == high):
         below = "below" if open_end else "at most"
-        raise ConfigError(f"--{option} must be at least {low} and {below} {high}, not {value}")
+        raise ConfigError(f"--{option} must be at least {low} and {below} {high}, not {value:g}")
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    return min(divisors, key=lambda d: abs(d - wanted))
+    for distance in range(number):
+        for divisor in (wanted - distance, wanted + distance):
+            if 1 <= divisor <= number and number % divisor == 0:
+                return divisor
+    return 1

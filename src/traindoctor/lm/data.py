@@ -7,7 +7,6 @@ function of seed and step, so a resumed run draws the very batches it would have
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import re
@@ -28,6 +27,8 @@ from traindoctor.lm.config import DataConfig
 from traindoctor.lm.files import write_json, writing
 from traindoctor.lm.texts import find_files, read_stretches
 from traindoctor.lm.tokenizer import PIECE, Tokenizer, pieces, train_tokenizer
+from traindoctor.plain_files import read_json, require_file
+from traindoctor.private_files import make_private_folder
 
 Progress = Callable[[str, float], None]  # what is done, share of it from 0 to 1
 
@@ -70,6 +71,7 @@ def prepare(
     data = folder / "data"
     files = find_files(config.data, data)
     with writing(data):
+        make_private_folder(folder)
         data.mkdir(parents=True, exist_ok=True)
     size = sum(f.stat().st_size for f in files)
     stretch = max(min(size // STRETCHES, MAX_STRETCH), BLOCKS_PER_STRETCH * block)
@@ -130,15 +132,19 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Itera
             yield waiting.popleft().result()
 
 
-def load_corpus(folder: Path) -> Corpus:
-    """The tokens that `prepare` made."""
+def load_corpus(folder: Path, vocab_size: int) -> Corpus:
+    """The tokens that `prepare` made; a text has `vocab_size` kinds of them."""
     data = folder / "data"
     try:
-        facts = json.loads((data / "meta.json").read_text(encoding="utf-8"))
+        facts = read_json(data / "meta.json")
+        if facts["dtype"] not in ("uint16", "uint32"):
+            raise ValueError(f"tokens are not stored as {facts['dtype']!r}")
+        if not 0 <= facts["unknown_share"] <= 1:
+            raise ValueError("its share of unknown words is no share")
         maps = {}
         for part in ("train", "val"):
             file = data / f"{part}.bin"
-            if file.stat().st_size != facts[part] * np.dtype(facts["dtype"]).itemsize:
+            if require_file(file).st_size != facts[part] * np.dtype(facts["dtype"]).itemsize:
                 raise CheckpointError(
                     f"{file} is not as long as meta.json says: put it back from a copy, or start a new run"
                 )
@@ -148,8 +154,10 @@ def load_corpus(folder: Path) -> Corpus:
                 if facts[part]
                 else np.zeros(0, dtype=facts["dtype"])
             )
+            if len(maps[part]) and int(maps[part].max()) >= vocab_size:
+                raise ValueError(f"{file.name} has tokens that the tokenizer does not know")
         return Corpus(maps["train"], maps["val"], facts)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise CheckpointError(
             f"the tokens in {data} cannot be read ({error}): put them back from a copy, or start a new run"
         ) from error

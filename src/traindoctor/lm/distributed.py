@@ -62,6 +62,15 @@ class World:
         dist.broadcast(told, src=0)
         return float(told.item())
 
+    def each(self, number: int) -> list[int]:
+        """Every rank's number, in order of ranks; as plain integers, never as a pickled object."""
+        if self.size == 1:
+            return [number]
+        told = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        told[self.rank] = number
+        dist.all_reduce(told)
+        return [int(each) for each in told.tolist()]
+
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """All ranks leave this block alike: one that cannot go on says why, the others do not wait for it."""
@@ -152,6 +161,15 @@ def shard(model: Transformer) -> None:
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
+
+
+def reshard(model: nn.Module) -> None:
+    """Each rank has its part again: after a forward pass some parameters still stand gathered."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def replicate(model: nn.Module, world: World) -> nn.Module:

@@ -18,8 +18,6 @@ TEMPORARY = ".tmp-"
 
 # How a library written in Rust (safetensors, tokenizers) ends the message of its own error class.
 RUST_ERROR = re.compile(r"\(os error (\d+)\)")
-# Where torch.save notices that a file has not taken all it was given; it does not say why.
-ZIP_WRITER = "inline_container"
 
 
 @contextlib.contextmanager
@@ -42,15 +40,8 @@ def disk_refusal(error: BaseException) -> str | None:
     """Why the disk did not take it, whatever a library made of it; None if something else went wrong."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    # A sharded checkpoint's CheckpointException has what failed on each rank; one of them may know more.
-    failures = [failure for failure, _ in getattr(error, "failures", {}).values()]
-    for failure in sorted(failures, key=lambda failure: not isinstance(failure, OSError)):
-        if (reason := disk_refusal(failure)) is not None:
-            return reason
     if number := RUST_ERROR.search(str(error)):
         return os.strerror(int(number[1]))
-    if isinstance(error, RuntimeError) and ZIP_WRITER in str(error):
-        return "the disk took a part of it only, it may be full"
     return None
 
 
@@ -85,15 +76,20 @@ def new_folder(folder: Path) -> Iterator[Path]:
         beside.mkdir(parents=True)
         try:
             yield beside
-            for file in [f for f in beside.rglob("*") if f.is_file()]:
-                with file.open("rb+") as handle:
-                    os.fsync(handle.fileno())
+            sync_files(beside)
             shutil.rmtree(folder, ignore_errors=True)
             beside.rename(folder)
             sync_folder(folder.parent)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
+
+
+def sync_files(folder: Path) -> None:
+    """Everything in `folder` is on the disk when this returns."""
+    for file in [f for f in folder.rglob("*") if f.is_file()]:
+        with file.open("rb+") as handle:
+            os.fsync(handle.fileno())
 
 
 def sync_folder(folder: Path) -> None:

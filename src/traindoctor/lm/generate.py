@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from traindoctor.errors import ConfigError
+from traindoctor.errors import ConfigError, TraindoctorError
 from traindoctor.lm.config import MOST_SEED
 from traindoctor.lm.model import Cache, Transformer
 from traindoctor.lm.tokenizer import Tokenizer
@@ -19,6 +19,17 @@ from traindoctor.lm.tokenizer import Tokenizer
 SHORTEST_GRAPH = 256
 # A code point that is not complete yet decodes to this.
 HALF_CHARACTER = "\ufffd"
+
+
+class NotFinite(TraindoctorError):
+    """A model that gives no probabilities any more."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model gives NaN or infinity instead of probabilities: its run has diverged, "
+            "choose an earlier checkpoint with --checkpoint",
+            slug="not-finite",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +73,11 @@ def choose(
     if sampling.temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
     logits = keep_likely(logits / sampling.temperature, sampling)
-    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)
+    likelihood = logits.softmax(dim=-1)
+    # A GPU would have to be waited for; the draw itself refuses there.
+    if likelihood.device.type == "cpu" and not torch.isfinite(likelihood).all():
+        raise NotFinite
+    return torch.multinomial(likelihood, 1, generator=generator)
 
 
 def keep_likely(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -88,7 +88,7 @@ class Training:
         """Model, optimizer and batches, as they were at the last checkpoint."""
         config, world = self.config, self.world
         self.tokenizer: Tokenizer = load_tokenizer(self.run / "tokenizer.json")
-        self.corpus: Corpus = load_corpus(self.run)
+        self.corpus: Corpus = load_corpus(self.run, self.tokenizer.vocab_size)
         self.choices = Choices.of(
             config, world, self.tokenizer.vocab_size, needs_logits=self.callbacks.needs_logits
         )
@@ -133,6 +133,9 @@ class Training:
 
     def _build_model(self) -> None:
         config, world = self.config, self.world
+        if found := checkpoint.checkpoints(self.run):
+            parameters = config.model.num_parameters(self.tokenizer.vocab_size)
+            checkpoint.require_size(found[-1], parameters)
         torch.manual_seed(config.train.seed)
         self.model = Transformer(config.model, self.tokenizer.vocab_size).to(world.device)
         self.model.fused_loss = self.choices.fused_loss

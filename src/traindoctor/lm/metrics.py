@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from pathlib import Path
 
 from traindoctor.lm.files import write_text, writing
+from traindoctor.plain_files import read_bytes
 
 COLUMNS = ("step", "tokens", "seconds", "lr", "loss", "grad_norm", "val_loss")
+# A step that our own file can hold.
+WHOLE = re.compile(r"[0-9]{1,12}")
+# A line is under 100 bytes: the table of forty million steps.
+MOST_BYTES = 4 << 30
 HEAD = ",".join(COLUMNS) + "\n"
 
 
@@ -32,12 +38,12 @@ class MetricsFile:
     def _cut(self, first_step: int) -> None:
         """Drops the rows of steps that will be done again, and a half-written last line."""
         with writing(self.file):
-            text = self.file.read_text(encoding="utf-8", errors="replace")
+            text = read_bytes(self.file, most=MOST_BYTES).decode("utf-8", errors="replace")
         lines = text.splitlines(keepends=True)
         kept = [
             line
             for line in lines
-            if line.endswith("\n") and line.split(",")[0].isdecimal()
+            if line.endswith("\n") and WHOLE.fullmatch(line.split(",")[0])
             if int(line.split(",")[0]) < first_step
         ]
         write_text(self.file, "".join([HEAD, *kept]))

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import difflib
 import itertools
-import json
 import math
 import tomllib
 import types
@@ -28,6 +27,7 @@ from traindoctor.lm.config import (
     TrainConfig,
 )
 from traindoctor.lm.presets import PRESETS
+from traindoctor.plain_files import read_json, read_text, without_recursion
 
 # Each of these says how long to train.
 LENGTHS = ("steps", "epochs", "minutes")
@@ -80,7 +80,7 @@ def build(settings: Mapping[str, Any], *, preset: str = "small") -> RunConfig:
         if name not in kinds:
             near = difflib.get_close_matches(name, kinds, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"there is no setting {name!r}{hint}")
+            raise ConfigError(f"there is no setting {_short(name)}{hint}")
         section, kind = kinds[name]
         parts[section][name] = _as_kind(name, value, kind)
     return RunConfig(
@@ -94,10 +94,11 @@ def build(settings: Mapping[str, Any], *, preset: str = "small") -> RunConfig:
 def read_toml(file: Path) -> dict[str, Any]:
     """Settings of a TOML file, flat or in tables [model], [data], [train]; `learning-rate` style is fine."""
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = read_text(file)
+        tables = without_recursion(lambda: tomllib.loads(text))
     except OSError as error:
         raise ConfigError(f"cannot read the settings {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{file} is not a TOML file: {error}") from error
     homes = {f.name: name for name, cls in SECTIONS.items() for f in dataclasses.fields(cls)}
     flat: dict[str, Any] = {}
@@ -120,15 +121,21 @@ def read_toml(file: Path) -> dict[str, Any]:
 def load_config(file: Path) -> RunConfig:
     """The config.json of a run."""
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        if stored["format"] > FORMAT:
+        stored = read_json(file)
+        if not 1 <= stored["format"] <= FORMAT:
             raise CheckpointError(
                 f"{file} has format {stored['format']}, this traindoctor reads up to {FORMAT}: update traindoctor"
             )
         flat = {k: v for section in SECTIONS for k, v in stored[section].items()}
         if stored["format"] == 1 and flat["mlp"] == "gelu":
             flat["mlp"] = "gelu-tanh"
+        if not isinstance(stored["preset"], str):
+            raise TypeError("a preset has a name")
         return build(flat, preset=stored["preset"])
+    except ConfigError as error:
+        raise CheckpointError(
+            f"{file} does not hold the settings of a run ({error}): put it back from a copy, or start a new run"
+        ) from error
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{file.parent} is not a run of `traindoctor train`: it has no {file.name}"
@@ -163,22 +170,37 @@ def _as_kind(name: str, value: Any, kind: Any) -> Any:
     if typing.get_origin(kind) is Literal:
         if value not in typing.get_args(kind):
             raise ConfigError(
-                f"{option} must be one of {', '.join(typing.get_args(kind))}, not {value!r}"
+                f"{option} must be one of {', '.join(typing.get_args(kind))}, not {_short(value)}"
             )
         return value
     if isinstance(kind, types.GenericAlias):
         items = (value,) if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)) or not all(isinstance(i, str) for i in items):
-            raise ConfigError(f"{option} must be a path or a list of paths, not {value!r}")
+            raise ConfigError(f"{option} must be a path or a list of paths, not {_short(value)}")
         return tuple(items)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return _as_float(option, value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        raise ConfigError(f"{option} must be {names[kind]}, not {value!r}")
+        raise ConfigError(f"{option} must be {names[kind]}, not {_short(value)}")
     if kind is float and not math.isfinite(value):
         raise ConfigError(f"{option} must be a finite number, not {value}")
     return value
+
+
+def _short(value: Any) -> str:
+    """A wrong value as it is shown: whole numbers can have more digits than Python writes out."""
+    if isinstance(value, int) and abs(value) > 10**18:
+        return "a number of more than 18 digits"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _as_float(option: str, value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ConfigError(f"{option} must be a finite number, not one of so many digits") from None
 
 
 @dataclass(frozen=True)

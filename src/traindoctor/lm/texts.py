@@ -9,6 +9,7 @@ from pathlib import Path
 
 from traindoctor.errors import DataError
 from traindoctor.lm.files import writing
+from traindoctor.private_files import make_private_folder
 
 
 def find_files(data: tuple[str, ...], scratch: Path) -> list[Path]:
@@ -62,6 +63,7 @@ def _embedded_text(scratch: Path) -> Path:
 
     file = scratch / "python-topics.txt"
     with writing(file):
+        make_private_folder(scratch.parent)
         scratch.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(topics[name] for name in sorted(topics)), encoding="utf-8")
     return file
@@ -72,6 +74,7 @@ def _standard_input(scratch: Path) -> Path:
     # A resumed run finds the text of its first start here.
     if not file.exists():
         with writing(file):
+            make_private_folder(scratch.parent)
             scratch.mkdir(parents=True, exist_ok=True)
             with file.open("wb") as out:
                 shutil.copyfileobj(sys.stdin.buffer, out)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from traindoctor.errors import CheckpointError, ConfigError, DataError
+from traindoctor.plain_files import read_text
 
 UNKNOWN = "<unk>"
 DEFAULT_VOCAB = 4096
@@ -92,14 +95,44 @@ def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 0) -> 
 
 
 def load_tokenizer(file: Path) -> Tokenizer:
+    """A tokenizer of one of our three kinds; the library would run any pattern that a file holds."""
     try:
-        return Tokenizer(tokenizers.Tokenizer.from_str(file.read_text(encoding="utf-8")))
+        backend = tokenizers.Tokenizer.from_str(read_text(file))
+        _require_ours(backend)
+        return Tokenizer(backend)
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{file.parent} has no {file.name}: it is not a whole run folder"
         ) from error
     except Exception as error:  # the library raises bare Exception on bad JSON
-        raise CheckpointError(f"{file} is not a tokenizer that can be read: {error}") from error
+        raise CheckpointError(
+            f"{file} is not a tokenizer of ours ({error}): put it back from a copy, or start a new run"
+        ) from error
+
+
+def _require_ours(backend: tokenizers.Tokenizer) -> None:
+    """Its parts but the vocabulary are those that we make, and its tokens are numbered from 0 on."""
+    made = {
+        "char": _backend_of_characters,
+        "word": _backend_of_words,
+        "bpe": _backend_of_pairs,
+    }[_kind_of(backend)]
+    if _without_vocabulary(backend) != _without_vocabulary(made()):
+        raise ValueError("it has other parts")
+    if sorted(backend.get_vocab().values()) != list(range(backend.get_vocab_size())):
+        raise ValueError("its tokens are not numbered from 0 on")
+    if not backend.get_vocab_size():
+        raise ValueError("it has no tokens")
+
+
+def _without_vocabulary(backend: tokenizers.Tokenizer) -> dict[str, Any]:
+    parts: dict[str, Any] = json.loads(backend.to_str())
+    model = {k: v for k, v in parts.pop("model").items() if k not in ("vocab", "merges")}
+    known = {"content": UNKNOWN, "special": True}
+    extra = [{k: token[k] for k in known} for token in parts.pop("added_tokens")]
+    if extra not in ([], [known]):
+        raise ValueError("it has added tokens")
+    return {**parts, "model": model}
 
 
 def pieces(text: str, size: int) -> Iterable[str]:
@@ -124,17 +157,19 @@ def _train_characters(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     order = np.argsort(-counts, kind="stable")[: min(most, int((counts > 0).sum()))]
     kept = [chr(code) for code in order]
     vocab = {token: i for i, token in enumerate([*sorted(kept), *BYTES])}
+    return Tokenizer(_backend_of_characters(vocab))
+
+
+def _backend_of_characters(vocab: dict[str, int] | None = None) -> tokenizers.Tokenizer:
     # BPE without merges splits into characters, and its byte fallback makes any text encodable.
-    model = models.BPE(vocab=vocab, merges=[], byte_fallback=True, fuse_unk=False)
+    model = models.BPE(vocab=vocab or {}, merges=[], byte_fallback=True, fuse_unk=False)
     backend = tokenizers.Tokenizer(model)
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    return Tokenizer(backend)
+    return backend
 
 
 def _train_words(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    backend = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
-    backend.decoder = decoders.Fuse()
+    backend = _backend_of_words()
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocab_size, special_tokens=[UNKNOWN], show_progress=False
     )
@@ -142,10 +177,15 @@ def _train_words(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return Tokenizer(backend)
 
 
+def _backend_of_words() -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    return backend
+
+
 def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
+    backend = _backend_of_pairs()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -155,9 +195,18 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return Tokenizer(backend)
 
 
+def _backend_of_pairs() -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
 def _kind_of(backend: tokenizers.Tokenizer) -> str:
     if isinstance(backend.model, models.WordLevel):
         return "word"
+    if not isinstance(backend.model, models.BPE):
+        raise ValueError("its model is neither BPE nor a list of words")
     return "char" if backend.model.byte_fallback else "bpe"
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from traindoctor.lm.choices import Choices
 from traindoctor.lm.data import Tokens, cut, validation_starts
-from traindoctor.lm.generate import Sampling, write_text
+from traindoctor.lm.generate import NotFinite, Sampling, write_text
 from traindoctor.lm.model import Transformer
 from traindoctor.lm.tokenizer import Tokenizer
 
@@ -37,20 +37,19 @@ def validation_loss(model: nn.Module, val: Tokens, choices: Choices) -> float:
 
 
 def sample(model: Transformer, tokenizer: Tokenizer, choices: Choices) -> str | None:
-    """A short text, by its own random numbers; none from a sharded model (all ranks would have to write)."""
+    """A short text, by its own random numbers; none from a sharded model (all ranks would have to write)
+    or from one that has diverged."""
     settings = choices.config.train
     if not settings.sample_tokens or (settings.shard and choices.world.size > 1):
         return None
     model.eval()
-    with choices.autocast():
-        text = write_text(
-            model,
-            tokenizer,
-            "\n",
-            max_tokens=settings.sample_tokens,
-            sampling=Sampling(
-                temperature=settings.sample_temperature, top_p=0.95, seed=settings.seed
-            ),
-        )[0]
-    model.train()
-    return text
+    sampling = Sampling(temperature=settings.sample_temperature, top_p=0.95, seed=settings.seed)
+    try:
+        with choices.autocast():
+            return write_text(
+                model, tokenizer, "\n", max_tokens=settings.sample_tokens, sampling=sampling
+            )[0]
+    except NotFinite:
+        return None
+    finally:
+        model.train()

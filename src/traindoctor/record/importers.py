@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from traindoctor.errors import RecordError
+from traindoctor.plain_files import parse_json, read_text, require_file
 from traindoctor.record.schema import Record, Series
+from traindoctor.record.text import readable
+from traindoctor.record.valid import FIRST_STEP, LAST_STEP
 from traindoctor.record.writer import RecordWriter
 
 # What other tools call our series. Names are compared in lower case, with everything but letters and digits
@@ -53,6 +55,8 @@ NAMES: dict[str, str] = {
 }
 # What our own boards put before the names of a record's series.
 OUR_TAG = "traindoctor/"
+# A log's own names are kept; nobody reads more of one than this.
+LONGEST_NAME = 200
 STEPS = (
     "step",
     "global_step",
@@ -69,8 +73,14 @@ STEPS = (
 def read_log(source: Path | str) -> Record:
     """The record of a log file or TensorBoard folder: what it says, and the fact `imported`."""
     path = Path(source)
-    rows = _rows(path)
-    columns = _columns(rows)
+    try:
+        rows = _rows(path)
+        columns = _columns(rows)
+    except (OSError, ValueError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecordError(
+            f"cannot read {path} ({reason}): give a CSV or JSON log in UTF-8, or a TensorBoard folder"
+        ) from error
     if not columns:
         raise RecordError(
             f"{path} holds no number under a known name: a column such as step, loss, lr or grad_norm is needed"
@@ -78,7 +88,7 @@ def read_log(source: Path | str) -> Record:
     series = {name: Series(name, steps, values) for name, (steps, values) in columns.items()}
     steps = max(int(one.steps[-1]) + 1 for one in series.values())
     facts = {
-        "imported": {"from": path.name, "columns": sorted(series), "rows": len(rows)},
+        "imported": {"from": readable(path.name), "columns": sorted(series), "rows": len(rows)},
         "run.steps": steps,
         "run.ended": 0,  # nothing is added to it any more
     }
@@ -102,10 +112,7 @@ def import_log(source: Path | str, folder: Path) -> Path:
 def _rows(path: Path) -> list[Mapping[str, Any]]:
     if path.is_dir():
         return _tensorboard(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"cannot read {path}: {error}") from error
+    text = read_text(path)
     if path.suffix == ".json":
         return _json(path, text)
     if path.suffix in {".jsonl", ".ndjson"}:
@@ -122,20 +129,14 @@ def _csv(path: Path, text: str) -> list[Mapping[str, Any]]:
 
 
 def _object(path: Path, text: str) -> Mapping[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise RecordError(f"{path} is no JSON: {error}") from error
+    value = parse_json(text)
     if not isinstance(value, dict):
         raise RecordError(f"{path}: an object per line is expected, a {type(value).__name__} came")
     return value
 
 
 def _json(path: Path, text: str) -> list[Mapping[str, Any]]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise RecordError(f"{path} is no JSON: {error}") from error
+    value = parse_json(text)
     if isinstance(value, dict):
         value = value.get("log_history", value.get("history", value))
     if isinstance(value, dict):  # columns instead of rows
@@ -154,8 +155,11 @@ def _json(path: Path, text: str) -> list[Mapping[str, Any]]:
 
 def _tensorboard(path: Path) -> list[Mapping[str, Any]]:
     """One row per tag and step, read with TensorBoard's own reader."""
-    if not list(path.rglob("*tfevents*")):
+    files = sorted(path.rglob("*tfevents*"))
+    if not files:
         raise RecordError(f"{path} holds neither a record nor TensorBoard event files")
+    for file in files:
+        require_file(file)
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError:
@@ -163,16 +167,19 @@ def _tensorboard(path: Path) -> list[Mapping[str, Any]]:
             "reading a TensorBoard folder needs TensorBoard: pip install tensorboard"
         ) from None
     rows: list[Mapping[str, Any]] = []
-    for folder in sorted({file.parent for file in path.rglob("*tfevents*")}):
-        events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
-        events.Reload()
-        for tag in events.Tags()["scalars"]:
-            rows += [{"step": e.step, tag: e.value} for e in events.Scalars(tag)]
-        for tag in events.Tags()["tensors"]:
-            for event in events.Tensors(tag):
-                values = event.tensor_proto.float_val or event.tensor_proto.double_val
-                if len(values) == 1:
-                    rows.append({"step": event.step, tag: values[0]})
+    for folder in sorted({file.parent for file in files}):
+        try:
+            events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+            events.Reload()
+            for tag in events.Tags()["scalars"]:
+                rows += [{"step": e.step, tag: e.value} for e in events.Scalars(tag)]
+            for tag in events.Tags()["tensors"]:
+                for event in events.Tensors(tag):
+                    values = event.tensor_proto.float_val or event.tensor_proto.double_val
+                    if len(values) == 1:
+                        rows.append({"step": event.step, tag: values[0]})
+        except Exception as error:  # the library raises whatever its parser meets
+            raise ValueError(f"TensorBoard cannot read {folder.name}: {error}") from error
     return rows
 
 
@@ -201,15 +208,17 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Any, Any]]:
 def _step(row: Mapping[str, Any], number: int) -> int:
     own = f"{OUR_TAG}step"  # beside a board's own step, which may be ahead
     for key, value in [(own, row.get(own)), *row.items()]:
-        if key is not None and _plain(key.removeprefix(OUR_TAG)) in STEPS:
+        if isinstance(key, str) and _plain(key.removeprefix(OUR_TAG)) in STEPS:
             step = _number(value)
             if step is not None and math.isfinite(step):
+                if not FIRST_STEP <= step <= LAST_STEP:
+                    raise ValueError(f"row {number + 1} has step {step:g}, which is no count")
                 return int(step)
     return number
 
 
 def _plain(name: str) -> str:
-    plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    plain = re.sub(r"[^a-z0-9]+", "_", name[:LONGEST_NAME].lower()).strip("_")
     return plain.removeprefix("train_").removeprefix("training_").removesuffix("_step") or plain
 
 
@@ -237,5 +246,5 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

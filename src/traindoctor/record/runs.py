@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from traindoctor.errors import RecordError
-from traindoctor.record.reader import open_record
+from traindoctor.plain_files import is_there
+from traindoctor.record.reader import open_record, record_files
 
 
 @dataclass(frozen=True)
@@ -23,21 +24,32 @@ class Run:
     """Exit status, the name of an exception, or None while it runs (or was killed)."""
     verdict: str | None
     causes: tuple[str, ...] = ()
+    problem: str | None = None
+    """Why its record cannot be read; then nothing else is known."""
 
 
 def find_runs(folder: Path) -> list[Run]:
-    """Runs in a folder and below, newest first. A record that cannot be read is left out."""
-    if not folder.exists():
+    """Runs in a folder and below, newest first; one whose record cannot be read is listed as such."""
+    if not is_there(folder):
         raise RecordError(f"there is no folder {folder}: give one that holds runs")
+    if not folder.is_dir():
+        raise RecordError(f"{folder} is a file: give a folder that holds runs")
     found = []
     for path in sorted({file.parent for file in folder.rglob("record-*.sqlite")}):
         if any(part.startswith("earlier-") for part in path.relative_to(folder).parts):
             continue
+        if not record_files(path):
+            continue
         try:
             found.append(describe(path))
-        except RecordError:
-            continue
+        except RecordError as error:
+            found.append(unreadable(path, str(error)))
     return sorted(found, key=lambda run: run.created, reverse=True)
+
+
+def unreadable(path: Path, problem: str) -> Run:
+    created = max((file.lstat().st_mtime for file in record_files(path)), default=0.0)
+    return Run(path, created, 0, 0, None, None, None, problem=problem)
 
 
 def describe(path: Path) -> Run:

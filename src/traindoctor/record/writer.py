@@ -16,25 +16,16 @@ from typing import Any
 import numpy as np
 
 from traindoctor.errors import RecordError
+from traindoctor.private_files import make_private_file, make_private_folder
+from traindoctor.record.opening import Database
 from traindoctor.record.schema import FORMAT, ExamResult
+from traindoctor.record.secrets import redact_arguments, redact_text
+from traindoctor.record.tables import TABLES
+from traindoctor.record.text import readable
 
 # A record may lose 2 s when the process is killed, and the live page may be 1 s late: half of that
 # leaves room for a slow disk and for the page's own way.
 FLUSH_SECONDS = 0.5
-
-TABLES = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS series (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
-CREATE TABLE IF NOT EXISTS points (series INTEGER NOT NULL, steps BLOB NOT NULL, numbers BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS points_by_series ON points (series);
-CREATE TABLE IF NOT EXISTS layers (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, columns TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS layer_rows (layers INTEGER NOT NULL, step INTEGER NOT NULL, numbers BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS rows_by_layers ON layer_rows (layers, step);
-CREATE TABLE IF NOT EXISTS facts (id INTEGER PRIMARY KEY, time REAL, name TEXT NOT NULL, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS exams (id INTEGER PRIMARY KEY, time REAL, exam TEXT NOT NULL, step INTEGER,
-                                  outcome TEXT NOT NULL, numbers TEXT NOT NULL, reason TEXT, seconds REAL);
-CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, time REAL, level TEXT NOT NULL, text TEXT NOT NULL);
-"""
 
 
 def record_path(folder: Path, rank: int = 0) -> Path:
@@ -42,7 +33,7 @@ def record_path(folder: Path, rank: int = 0) -> Path:
 
 
 def to_json(value: Any) -> str:
-    """JSON with the three numbers it lacks as strings: "nan", "inf", "-inf"."""
+    """JSON with the three numbers it lacks as strings ("nan", "inf", "-inf") and text that UTF-8 can hold."""
 
     def plain(x: Any) -> Any:
         if isinstance(x, float):
@@ -50,16 +41,16 @@ def to_json(value: Any) -> str:
                 return x
             return "nan" if math.isnan(x) else ("inf" if x > 0 else "-inf")
         if isinstance(x, Mapping):
-            return {str(k): plain(v) for k, v in x.items()}
+            return {readable(str(k)): plain(v) for k, v in x.items()}
         if isinstance(x, (list, tuple, set, frozenset)):
             return [plain(v) for v in x]
         if isinstance(x, np.generic):
             return plain(x.item())
         if isinstance(x, np.ndarray):
             return plain(x.tolist())
-        if x is None or isinstance(x, (str, bool, int)):
+        if x is None or isinstance(x, (bool, int)):
             return x
-        return str(x)
+        return readable(str(x))
 
     return json.dumps(plain(value), ensure_ascii=False)
 
@@ -82,18 +73,20 @@ class RecordWriter:
         self._layer_ids: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._pid = os.getpid()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(
-                record_path(self.folder, rank), check_same_thread=False, timeout=5
-            )
+            make_private_folder(self.folder)
+            file = record_path(self.folder, rank)
+            # SQLite gives its journal and that one's index the mode of the record.
+            if not make_private_file(file) and file.stat().st_size:
+                self._require_ours(file)
+            self._db = sqlite3.connect(file, check_same_thread=False, timeout=5)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.executescript(TABLES)
-        except (OSError, sqlite3.Error) as error:
+            self._resume_ids()
+        except (OSError, sqlite3.Error, ValueError) as error:
             raise RecordError(
                 f"cannot write a record in {self.folder}: {error}; choose another folder with --out"
             ) from error
-        self._resume_ids()
         for key, value in {
             "format": FORMAT,
             "rank": rank,
@@ -107,6 +100,15 @@ class RecordWriter:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="traindoctor-record", daemon=True)
         self._thread.start()
+
+    @staticmethod
+    def _require_ours(file: Path) -> None:
+        """Nothing is added to a file with triggers: they would run."""
+        there = Database(file)
+        try:
+            there.require_tables()
+        finally:
+            there.close()
 
     def scalar(self, name: str, step: int, value: float) -> None:
         if self.failed:
@@ -132,7 +134,9 @@ class RecordWriter:
             self._rows.append((name, step, tuple(columns), blob.tobytes()))
 
     def fact(self, name: str, value: Any) -> None:
-        """The latest value of a name counts."""
+        """The latest value of a name counts. Secrets in the script's arguments are left out."""
+        if name == "script" and isinstance(value, Mapping):
+            value = {**value, "argv": redact_arguments(map(str, value.get("argv") or ()))}
         self._later(
             "INSERT INTO facts (time, name, value) VALUES (?, ?, ?)",
             (time.time(), name, to_json(value)),
@@ -147,14 +151,15 @@ class RecordWriter:
                 result.step,
                 result.outcome,
                 to_json(result.values),
-                result.reason,
+                readable(result.reason),
                 result.seconds,
             ),
         )
 
     def note(self, level: str, text: str) -> None:
         self._later(
-            "INSERT INTO notes (time, level, text) VALUES (?, ?, ?)", (time.time(), level, text)
+            "INSERT INTO notes (time, level, text) VALUES (?, ?, ?)",
+            (time.time(), level, readable(redact_text(text))),
         )
 
     def _later(self, statement: str, values: tuple[Any, ...]) -> None:
@@ -189,7 +194,7 @@ class RecordWriter:
             self._db.execute(
                 "INSERT INTO points VALUES (?, ?, ?)",
                 (
-                    self._series_id(name),
+                    self._series_id(readable(name)),
                     np.asarray(steps, dtype=np.int64).tobytes(),
                     np.asarray(values, dtype=np.float64).tobytes(),
                 ),
@@ -197,7 +202,7 @@ class RecordWriter:
         for name, step, columns, blob in rows:
             self._db.execute(
                 "INSERT INTO layer_rows VALUES (?, ?, ?)",
-                (self._layers_id(name, columns), step, blob),
+                (self._layers_id(readable(name), columns), step, blob),
             )
         for statement, values_ in others:
             self._db.execute(statement, values_)
