@@ -108,6 +108,11 @@ class RecordWriter:
         self._thread = threading.Thread(target=self._run, name="traindoctor-record", daemon=True)
         self._thread.start()
 
+    @property
+    def busy(self) -> threading.Lock:
+        """Held while a thread is inside SQLite: a process must not fork in that moment."""
+        return self._writing
+
     def scalar(self, name: str, step: int, value: float) -> None:
         if self.failed:
             return
