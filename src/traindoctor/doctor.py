@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import sys
 import time
@@ -309,8 +308,7 @@ def attend(watch: Watch, settings: Mapping[str, Any]) -> None:
         also=settings.get("also", ()),
         quiet=bool(settings.get("quiet", False)),
     )
-    # Runs before the watch's own exit handler; child interpreters have no other end.
-    atexit.register(attending.finish)
+    # Child interpreters have no other end.
     watch.enders.append(attending.finish)
 
 

@@ -38,12 +38,6 @@ class StepCount:
         self._searched = False
         self._counts_backwards = False
 
-    def restart(self) -> None:
-        """In a forked child counting begins anew."""
-        self.step = 0
-        self.backwards = self._backwards_in_step = self.real_steps = 0
-        self._stepped.clear()
-
     @property
     def waiting(self) -> bool:
         """An optimizer has stepped, and another one may still come."""

@@ -6,14 +6,17 @@ import os
 import time
 from pathlib import Path
 
-from traindoctor.errors import TraindoctorError
+from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.private_files import make_private_file, make_private_folder
 
 RUNS = Path("runs")
 
 
 def new_folder(name: str, out: str | None) -> Path:
-    """The folder of a new run: `out`, or a new one under `runs/`. Older records in it are moved aside."""
+    """The folder of a new run: `out`, or a new one under `runs/`. Older records in it are moved aside.
+
+    A path that cannot be a folder is a mistake; a disk that is full or read-only is a RecordError, and a run may do without.
+    """
     if out is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         if os.environ.get("MASTER_PORT") and os.environ.get("RANK"):
@@ -27,12 +30,13 @@ def new_folder(name: str, out: str | None) -> Path:
         raise TraindoctorError(f"--out must be a folder, {folder} is a file; choose another")
     try:
         make_private_folder(folder)
+        if os.environ.get("RANK", "0") == "0":
+            _move_aside(folder)
     except OSError as error:
-        raise TraindoctorError(
+        mistaken = isinstance(error, NotADirectoryError | FileExistsError)
+        raise (TraindoctorError if mistaken else RecordError)(
             f"cannot make the folder {folder}: {error.strerror}; choose another with --out"
         ) from None
-    if os.environ.get("RANK", "0") == "0":
-        _move_aside(folder)
     return folder
 
 

@@ -71,6 +71,11 @@ class Hub:
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.scaled_roots: dict[int, tuple[weakref.ref[Any], float]] = {}
 
+    def reset_in_child(self) -> None:
+        """A forked child: nobody listens, and whatever was under way is the parent's."""
+        self.reset()
+        switch._depth = 0
+
     @property
     def idle(self) -> bool:
         """Nobody listens, or we are the ones who call torch."""

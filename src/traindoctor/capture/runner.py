@@ -12,6 +12,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+from traindoctor.capture.arming import say
 from traindoctor.errors import TraindoctorError
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -100,6 +101,7 @@ def _fresh_main(*, file: str) -> types.ModuleType:
 def _execute(
     code: types.CodeType, module: types.ModuleType, finish: Callable[[int | str], None]
 ) -> int:
+    process = os.getpid()
     interrupted = False
     ended: int | str
     try:
@@ -110,7 +112,7 @@ def _execute(
     except KeyboardInterrupt as error:
         if getattr(error, "asked_by_us", False):
             _flush()
-            finish("stopped")
+            _finish(finish, "stopped")
             return STOPPED
         _print_traceback(error)
         interrupted, ended, status = True, "KeyboardInterrupt", INTERRUPTED
@@ -118,12 +120,27 @@ def _execute(
         _print_traceback(error)
         ended, status = type(error).__name__, 1
     _flush()
-    finish(ended)
+    if (
+        os.getpid() == process
+    ):  # a forked child that comes out here ends as Python's would: the verdict is its parent's
+        _finish(finish, ended)
     if interrupted:
         # As Python does: a shell must see that Ctrl-C ended the program.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return status
+
+
+def _finish(finish: Callable[[int | str], None], ended: int | str) -> None:
+    """The script's status is settled: whatever happens to us from here on is one sentence."""
+    try:
+        finish(ended)
+    except KeyboardInterrupt:
+        say("the verdict was cut short")
+    except TraindoctorError as error:
+        say(str(error))
+    except Exception as error:  # the border: a full disk is no fault of the script's
+        say(f"no verdict: {type(error).__name__}: {error}")
 
 
 def _exit_status(request: SystemExit) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from traindoctor.capture import taps
+from traindoctor.capture import forking, taps
 from traindoctor.capture.attention import Attention
 from traindoctor.capture.budget import Governor
 from traindoctor.capture.counting import StepCount
@@ -32,14 +32,13 @@ from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
 from traindoctor.replay.border import border
 from traindoctor.replay.memory import memory
+from traindoctor.replay.mode_stack import Seat
 from traindoctor.replay.patient import Patient
 
 __all__ = ["Watch", "silent"]
 
 # Modules may be replaced while a run goes on: the trees are walked again after so many steps.
 NAMES_AGAIN = 100
-
-_INHERITED: list[RecordWriter] = []
 
 
 class Watch:
@@ -57,7 +56,6 @@ class Watch:
     ) -> None:
         self.out = Path(out)
         self.rank = rank
-        self._given = (self.out, rank)
         self.governor = Governor(budget)
         self.attention = Attention(budget)
         self.patient = Patient()
@@ -67,9 +65,11 @@ class Watch:
         self.examples = Examples(self.patient)
         self.listeners: list[Callable[[int], None]] = []
         self.enders: list[Callable[[], Any]] = []
-        """Called when a child process ends that runs no exit handlers."""
+        """Called when the process ends, before the record is closed."""
         self.listener_seconds = 0.0
         self.faults: list[str] = []
+        self.unrecorded: str | None = None
+        """Why there can be no record."""
         self._meta: dict[str, Any] = {}
         self._writer: RecordWriter | None = None
         made = make_probes(self._fault) if probes is None else probes
@@ -95,6 +95,8 @@ class Watch:
     def attach(self) -> None:
         """Hooks torch. A second call does nothing."""
         if self._patches is None:
+            forking.in_child(self.forked)
+            forking.hold_while_forking(border.lock)
             self._patches = taps.install()
             hub.border, border.on, border.when_broken = border, True, self._broken
             hub.sink, hub.attentive, hub.woken = self.receive, True, self._wake
@@ -128,7 +130,8 @@ class Watch:
             if self.rank is None:
                 self.rank = rank_of_this_process()
             self.out = claim(self.out, self.rank)
-            self._writer = self.patient.writer = RecordWriter(self.out, rank=self.rank)
+            self._writer = self.patient.writer = self._made_writer(self.rank)
+            forking.hold_while_forking(self._writer.busy)
             for name, value in self._meta.items():
                 self._writer.fact(name, value)
             for text in self.faults:
@@ -138,13 +141,20 @@ class Watch:
                 multiprocessing.util.Finalize(None, self.run_enders, exitpriority=10)
         return self._writer
 
+    def _made_writer(self, rank: int) -> RecordWriter:
+        try:
+            return RecordWriter(self.out, rank=rank)
+        except Exception as error:
+            self.unrecorded = str(error)
+            raise
+
     def run_enders(self) -> None:
-        """The end of a child process: the doctor first, the record last."""
+        """The end of the process: the doctor first, the record last."""
         for ender in [*self.enders, self.close]:
             try:
                 ender()
-            except Exception as error:  # the border: a child must end as it would without us
-                self._fault("the end of a child process", error)
+            except Exception as error:  # the border: a process must end as it would without us
+                self._fault("the end of the process", error)
 
     @property
     def has_record(self) -> bool:
@@ -167,7 +177,7 @@ class Watch:
             self.count.passed(self._slept, hub.passes_asleep)
         if hub.sink is not None and self.attached:
             hub.emit(RunEnded, status)
-        if self.count.waiting:
+        if self.count.waiting and self.unrecorded is None:
             self._close_step()  # another optimizer was waited for
         self.detach()
         if self._writer is None:
@@ -198,19 +208,16 @@ class Watch:
             self.taping.request()
 
     def forked(self) -> None:
-        """In a forked child: the parent's record is the parent's, and counting begins anew."""
-        if self._writer is not None:
-            # Never closed here: closing a forked SQLite connection may touch the parent's file.
-            _INHERITED.append(self._writer)
+        """In a forked child: this watch and its record are the parent's, and nothing of it answers here."""
+        hub.reset_in_child()
+        border.begin_anew()
+        Seat.leave_in_child()
+        if self._patches is not None:
+            self._patches.undo()
+            self._patches = None
+        self._closed = self._ended = True
+        forking.keep_for_ever(self, self._writer)
         self._writer = self.patient.writer = None
-        self.out, self.rank = self._given
-        self._closed = self._ended = False
-        self.count.restart()
-        self.patient.current_step = 0
-        self.panel.choose(0)
-        self._began = time.time()
-        if self.taping is not None:
-            self.taping.abandon()
 
     # -- events ------------------------------------------------------------------------------------
 

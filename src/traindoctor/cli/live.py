@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from traindoctor.capture.forking import hold_while_forking
 from traindoctor.cli.bottom_lines import bottom_lines, can_stay
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ class LiveView:
         self.folder = folder
         self.stream = stream or sys.stderr
         self._stop = threading.Event()
+        self._reading = threading.Lock()
+        hold_while_forking(self._reading)
         self._thread = threading.Thread(target=self._run, name="traindoctor-live", daemon=True)
         if not quiet:
             self._thread.start()
@@ -177,7 +180,8 @@ class LiveView:
                 from traindoctor.record import StoredRecord
 
                 try:
-                    return StoredRecord(file)
+                    with self._reading:
+                        return StoredRecord(file)
                 except RecordError:  # its tables are being made
                     continue
         return None
@@ -186,7 +190,8 @@ class LiveView:
         pause = FIRST_LINE
         while not self._stop.wait(pause):
             pause = min(LONGEST, 2 * pause)
-            status = look(record)
+            with self._reading:
+                status = look(record)
             if status is not None:
                 self.stream.write(f"traindoctor: {status.line()}\n")
                 self.stream.flush()
@@ -195,7 +200,8 @@ class LiveView:
         began = time.monotonic()
         with bottom_lines(self.stream, 2) as bottom:
             while not self._stop.wait(REDRAW_SECONDS):
-                status = look(record)
+                with self._reading:
+                    status = look(record)
                 if status is not None:
                     width = bottom.width
                     bottom.show(colored(draw(status, width, time.monotonic() - began), width))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traindoctor.errors import RecordError
 from traindoctor.integrations.board_beside import BOARDS, BoardBeside, require
 
 if TYPE_CHECKING:
@@ -81,7 +82,12 @@ def command(
         require(board)
     if not module:
         runner.check_script(target)  # before a folder is made for a run that cannot be
-    folder = new_folder(name, out)
+    run = runner.run_module if module else runner.run_script
+    try:
+        folder = new_folder(name, out)
+    except RecordError as error:  # a full or read-only disk: the script can do without us
+        arming.say(f"{error}. The script runs without being watched.")
+        return run(target, arguments, lambda status: None)
     json_path = None if json_file is None else Path(json_file).absolute()
     settings = {
         "out": str(folder),
@@ -111,38 +117,47 @@ def command(
             if doctor.attending is not None:
                 doctor.attending.finish(status)
         if os.environ.get("RANK", "0") == "0":
-            verdicts.append(verdict(folder, json_path, quiet=quiet))
+            # Where a child of the script was first to train, the script's own record lies beside that one.
+            own = arming.watch.out if arming.watch and arming.watch.has_record else folder
+            unrecorded = arming.watch and arming.watch.unrecorded
+            verdicts.append(verdict(own, json_path, quiet=quiet, unrecorded=unrecorded))
         if beside is not None:
             told = beside.finish()
             if not quiet:
                 print(f"  {told}", file=sys.stderr)
 
-    run = runner.run_module if module else runner.run_script
     status = run(target, arguments, finish)
     if strict and verdicts and verdicts[0].verdict == "sick":
         return 1
     return status
 
 
-def verdict(folder: Path, json_path: Path | None, *, quiet: bool) -> Diagnosis:
-    """Judges the record of all ranks, writes the JSON and prints to standard error."""
+def verdict(
+    folder: Path, json_path: Path | None, *, quiet: bool, unrecorded: str | None = None
+) -> Diagnosis:
+    """Judges the record of all ranks, prints to standard error and writes the JSON.
+
+    `unrecorded` says why there is no record: that is told even to those who want no other word of ours.
+    """
+    from traindoctor.capture.arming import say
     from traindoctor.diagnosis import diagnose
     from traindoctor.record import Record, open_record
     from traindoctor.report import json as json_report
     from traindoctor.report import terminal
 
     wait_for_ranks(folder)
-    recorded = bool(list(folder.glob("record-*.sqlite")))
+    recorded = unrecorded is None and bool(list(folder.glob("record-*.sqlite")))
     diagnosis = diagnose(open_record(folder) if recorded else Record())
+    if unrecorded is not None:
+        say(unrecorded)
+    elif recorded and not quiet:
+        terminal.show(diagnosis, sys.stderr)
+        print(f"  recorded in {folder}", file=sys.stderr)
+    elif not quiet:
+        text = "the script called no backward pass and no optimizer step: nothing was trained"
+        say(f"INCONCLUSIVE [0 steps]: {text}")
     if json_path is not None:
         json_report.write(diagnosis, json_path)
-    if not quiet:
-        if recorded:
-            terminal.show(diagnosis, sys.stderr)
-            print(f"  recorded in {folder}", file=sys.stderr)
-        else:
-            text = "the script called no backward pass and no optimizer step: nothing was trained"
-            print(f"traindoctor: INCONCLUSIVE [0 steps]: {text}", file=sys.stderr)
     return diagnosis
 
 

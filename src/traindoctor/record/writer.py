@@ -110,6 +110,11 @@ class RecordWriter:
         finally:
             there.close()
 
+    @property
+    def busy(self) -> threading.Lock:
+        """Held while a thread is inside SQLite: a process must not fork in that moment."""
+        return self._writing
+
     def scalar(self, name: str, step: int, value: float) -> None:
         if self.failed:
             return

@@ -59,6 +59,11 @@ class Border:
         self._lock = threading.Lock()
 
     @property
+    def lock(self) -> threading.Lock:
+        """Held by the thread inside: a process that forked in that moment would leave torch in our state in the child."""
+        return self._lock
+
+    @property
     def seconds(self) -> float:
         """Wall time that the script has waited for us so far, this entry included."""
         running = _now() - self._began if self._began else 0
@@ -135,6 +140,7 @@ class Border:
         """In a forked child: another thread of the parent may have been inside when it forked."""
         self._lock = threading.Lock()
         self._began = self._nanoseconds = 0
+        self.when_broken = None
 
 
 def observe(profile: Any, trace: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -40,8 +41,12 @@ class Seat(TorchFunctionMode):
     left: ClassVar[dict[int, Seat]] = {}
     """By thread: empty seats that could not be taken from its stack yet."""
 
+    made: ClassVar[weakref.WeakSet[Seat]] = weakref.WeakSet()
+    """All that may be on a stack."""
+
     def __init__(self) -> None:
         super().__init__()
+        Seat.made.add(self)
         self.handler: Handler | None = None
         self.thread = threading.get_ident()
         self._above: int | None = None
@@ -87,6 +92,14 @@ class Seat(TorchFunctionMode):
         seat = cls.left.get(threading.get_ident())
         if seat is not None and take_from_stack(seat) is not None:
             del cls.left[seat.thread]
+
+    @classmethod
+    def leave_in_child(cls) -> None:
+        """A forked child has the stack of the thread that forked: ours go, the script's own modes stay."""
+        for seat in list(cls.made):
+            seat.handler = seat._above = None
+            take_from_stack(seat)
+        cls.left.clear()
 
     def __torch_function__(
         self,

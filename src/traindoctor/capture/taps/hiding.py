@@ -11,7 +11,16 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 # What runs between the script and an event: all else of ours runs while the compiler is off (hub.emit).
-PARTS = ("capture.taps", "capture.hub", "capture.beside", "events", "replay.quiet", "replay.names")
+PARTS = (
+    "capture.taps",
+    "capture.hub",
+    "capture.step_hooks",
+    "capture.first_training",
+    "capture.beside",
+    "events",
+    "replay.quiet",
+    "replay.names",
+)
 _hidden: set[CodeType] = set()
 
 

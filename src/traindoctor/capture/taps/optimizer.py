@@ -9,23 +9,16 @@ from typing import Any
 
 import torch
 from torch.optim import lr_scheduler
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import Optimizer
 
 from traindoctor.capture.hub import Patches, hub
+from traindoctor.capture.step_hooks import step_hooks
 from traindoctor.events import GradsCleared, RateScheduled, StepBegin, StepEnd
 
 
 def install(patches: Patches) -> None:
     steps = _Steps()
-    for register, hook in (
-        (register_optimizer_step_pre_hook, steps.before),
-        (register_optimizer_step_post_hook, steps.after),
-    ):
-        patches.on_undo(register(hook).remove)
+    patches.on_undo(step_hooks.hear(steps.before, steps.after))
     patches.replace(Optimizer, "__init__", _init)
     patches.replace(Optimizer, "zero_grad", _zero_grad)
     for kind in (
