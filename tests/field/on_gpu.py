@@ -23,11 +23,11 @@ from rows import ROWS, Row
 from same_run import differences
 
 
-def examine(row: Row, device: str) -> tuple[Row, list[str], float]:
+def examine(row: Row, device: str, control: bool) -> tuple[Row, list[str], float]:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="field-", ignore_cleanup_errors=True) as folder:
         try:
-            found = differences(row, Path(folder), device)
+            found = differences(row, Path(folder), device, control=control)
         except Exception as error:  # one row that cannot be compared must not end the table
             found = [f"not compared: {type(error).__name__}: {error}"]
     return row, found, time.monotonic() - began
@@ -43,6 +43,7 @@ def main() -> int:
         default="",
         help="programs whose name contains this, or one of several given by commas",
     )
+    parser.add_argument("--control", action="store_true", help="plain twice: must be all the same")
     options = parser.parse_args()
     parts = options.only.split(",")
     rows = [
@@ -59,7 +60,8 @@ def main() -> int:
         print(line, flush=True)
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        for row, found, seconds in pool.map(lambda row: examine(row, options.device), rows):
+        examined = pool.map(lambda row: examine(row, options.device, options.control), rows)
+        for row, found, seconds in examined:
             failed += bool(found)
             tell(f"{'DIFFERS' if found else 'same':<8} {row.name:<44} {seconds:6.1f} s")
             for line in found:

@@ -5,6 +5,7 @@ Needs nothing but Python, torch and traindoctor: the CUDA half runs where there 
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import re
@@ -144,8 +145,11 @@ def changed_lines(name: str, plain: str, attached: str) -> list[str]:
     return [f"{name} differs:", *found[:SHOWN]] if found else []
 
 
-def differences(row: Row, folder: Path, device: str = "cpu") -> list[str]:
-    """Runs the row's program both ways; every way in which the attached run is not the plain one, in words."""
+def differences(row: Row, folder: Path, device: str = "cpu", *, control: bool = False) -> list[str]:
+    """Runs the row's program both ways; every way in which the attached run is not the plain one, in words.
+
+    The control runs it plain twice: what differs then is the program's own doing.
+    """
     plain = run(row, folder / "plain" / "work", device)
     if plain.status != row.status:
         tail = plain.err.decode(errors="replace").splitlines()[-SHOWN:]
@@ -153,6 +157,9 @@ def differences(row: Row, folder: Path, device: str = "cpu") -> list[str]:
             f"PLAIN ended with {plain.status}, not {row.status}: the program is at fault",
             *tail,
         ]
+    if control:
+        second = run(row, folder / "attached" / "work", device)
+        return _compare(dataclasses.replace(row, exams=False), plain, second, folder)
     record = folder / "record"
     attached = run(row, folder / "attached" / "work", device, record)
     found = _compare(row, plain, attached, folder)
