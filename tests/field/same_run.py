@@ -24,6 +24,8 @@ SOURCE = HERE.parents[1] / "src"
 SHOWN, SHOWN_OF_EACH = 14, 3
 HEADLINE = re.compile(r"^traindoctor: (SICK|HEALTHY|INCONCLUSIVE)\b")
 LAST_LINE = re.compile(r"^  recorded in |nothing was trained$")
+# The head of a line of torch's own logs: time and process are no part of what is said.
+LOG_HEAD = re.compile(r"^([IWE]\d{4}) [\d:.]+ +\d+ ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,11 @@ class Outcome:
 
 
 def environment(device: str) -> dict[str, str]:
-    """The same for both runs: one thread, no bytecode written beside the programs, no network."""
+    """The same for both runs: one thread, one order of sets, no network."""
     path = [str(PROGRAMS), str(SOURCE), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(part for part in path if part),
-        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "80",
@@ -179,6 +180,7 @@ def _compare(row: Row, plain: Outcome, attached: Outcome, folder: Path) -> list[
     def text(outcome: Outcome, stream: str, side: str) -> str:
         said: bytes = getattr(outcome, stream)
         decoded = said.decode(errors="backslashreplace").replace(str(folder / side), "FOLDER")
+        decoded = LOG_HEAD.sub(r"\1 TIME PROCESS ", decoded)
         # Two processes write to one stream in any order.
         return "".join(sorted(decoded.splitlines(True))) if row.several_writers else decoded
 

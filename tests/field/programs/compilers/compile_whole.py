@@ -1,4 +1,4 @@
-"""torch.compile of a whole training step's parts: module, optimizer step and a second copy of the module."""
+"""torch.compile of a whole module, in training and evaluation: compiled again for each, never more often."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ backend, mode = sys.argv[1], (sys.argv[2] if len(sys.argv) > 2 else None)
 seed()
 model = tiny_model(dropout=0.0)
 compiled = torch.compile(model, backend=backend, mode=mode, fullgraph=True)
-optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-3), foreach=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
 for step in range(10):
     tokens, targets = batch()
     loss = loss_of(compiled(tokens), targets)

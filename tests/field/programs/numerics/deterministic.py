@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from toy import batch, finish, loss_of, seed, tiny_model
 
@@ -20,8 +22,13 @@ for step in range(10):
     strict = torch.are_deterministic_algorithms_enabled()
     print(step, repr(loss.item()), strict, torch.is_anomaly_enabled())
 weight = torch.tensor([-1.0], requires_grad=True)
-try:
-    (weight.sqrt() * 0).sum().backward()
-except RuntimeError as error:
-    print(str(error).splitlines()[0])
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    try:
+        (weight.sqrt() * 0).sum().backward()
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+# The end of the stack is the script's; its beginning is whatever started the script.
+print([str(warning.message).splitlines()[0] for warning in caught])
+print([str(warning.message).rstrip().splitlines()[-1] for warning in caught])
 finish(model, optimizer)

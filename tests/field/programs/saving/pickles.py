@@ -32,7 +32,6 @@ things: dict[str, Any] = {
     "loader": loader,
     "scaler": scaler,
     "class": torch.optim.AdamW,
-    "step": torch.optim.AdamW.step,
     "tensor class": torch.Tensor,
 }
 
