@@ -27,6 +27,10 @@ def seed(value: int = 0) -> None:
     if DEVICE.type == "cuda":
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True, warn_only=True)
+        # Under warn_only the fused kernels of attention sum in any order.
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class Block(nn.Module):

@@ -24,7 +24,7 @@ criterion = nn.BCEWithLogitsLoss()
 of_critic = torch.optim.Adam(critic.parameters(), lr=2e-4, betas=(0.5, 0.999))
 of_generator = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
 for step in range(10):
-    real = torch.randn(8, 1, 8, 8).to(DEVICE).cumsum(-1).tanh()
+    real = torch.randn(8, 1, 8, 8).cumsum(-1).tanh().to(DEVICE)
     label = torch.ones(8, device=DEVICE)
     critic.zero_grad()
     loss_real = criterion(critic(real).view(-1), label)
