@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 SOURCE = HERE.parents[1] / "src"
 # Lines of a difference that are shown, in all and of each side; the rest is more of the same.
-SHOWN, SHOWN_OF_EACH = 14, 3
+SHOWN, SHOWN_OF_EACH, WIDTH = 14, 3, 160
 HEADLINE = re.compile(r"^traindoctor: (SICK|HEALTHY|INCONCLUSIVE)\b")
 LAST_LINE = re.compile(r"^  recorded in |nothing was trained$")
 # The head of a line of torch's own logs: time and process are no part of what is said.
@@ -138,9 +138,12 @@ def changed_lines(name: str, plain: str, attached: str) -> list[str]:
     found: list[str] = []
     for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
         if kind != "equal":
+            one, two = before[a:b][:SHOWN_OF_EACH], after[c:d][:SHOWN_OF_EACH]
+            alike = len(os.path.commonprefix([*one[:1], *two[:1]])) if one and two else 0
+            start = max(0, alike - WIDTH // 2)  # long lines often differ far to the right
             found.append(f"  line {a + 1}:")
-            found += [f"    plain    | {line[:200]}" for line in before[a:b][:SHOWN_OF_EACH]]
-            found += [f"    attached | {line[:200]}" for line in after[c:d][:SHOWN_OF_EACH]]
+            found += [f"    plain    | {line[start : start + WIDTH]}" for line in one]
+            found += [f"    attached | {line[start : start + WIDTH]}" for line in two]
     if not found and plain != attached:
         found = ["  in line ends only"]
     return [f"{name} differs:", *found[:SHOWN]] if found else []
