@@ -139,8 +139,7 @@ def changed_lines(name: str, plain: str, attached: str) -> list[str]:
     for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
         if kind != "equal":
             one, two = before[a:b][:SHOWN_OF_EACH], after[c:d][:SHOWN_OF_EACH]
-            alike = len(os.path.commonprefix([*one[:1], *two[:1]])) if one and two else 0
-            start = max(0, alike - WIDTH // 2)  # long lines often differ far to the right
+            start = _start(one[0], two[0]) if one and two else 0
             found.append(f"  line {a + 1}:")
             found += [f"    plain    | {line[start : start + WIDTH]}" for line in one]
             found += [f"    attached | {line[start : start + WIDTH]}" for line in two]

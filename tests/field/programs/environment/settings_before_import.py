@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-print("torch" in sys.modules, "numpy" in sys.modules, "random" in sys.modules)
+print("torch" in sys.modules, "numpy" in sys.modules)
 os.environ["OMP_NUM_THREADS"] = "2"
 os.environ["TORCH_SHOW_CPP_STACKTRACES"] = "0"
 

@@ -38,9 +38,6 @@ def describe() -> None:
         print("    ", inspect.signature(function))
     print(torch.Tensor.item.__name__, callable(torch.Tensor.item), nn.Module.__call__.__name__)
     print(inspect.getmodule(F.cross_entropy).__name__, F.cross_entropy.__doc__[:30])
-    print(
-        list(inspect.signature(nn.functional.scaled_dot_product_attention.__class__).parameters)[:1]
-    )
 
 
 seed()
