@@ -25,7 +25,7 @@ SHOWN, SHOWN_OF_EACH, WIDTH = 14, 3, 160
 HEADLINE = re.compile(r"^traindoctor: (SICK|HEALTHY|INCONCLUSIVE)\b")
 LAST_LINE = re.compile(r"^  recorded in |nothing was trained$")
 # The head of a line of torch's own logs: time and process are no part of what is said.
-LOG_HEAD = re.compile(r"^([IWE]\d{4}) [\d:.]+ +\d+ ", re.MULTILINE)
+LOG_HEAD = re.compile(r"^(?:[IWE]\d{4} [\d:.]+ +\d+|[A-Z]+:[\d-]+ [\d:]+ \d+:\d+) ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,12 @@ def changed_lines(name: str, plain: str, attached: str) -> list[str]:
     return [f"{name} differs:", *found[:SHOWN]] if found else []
 
 
+def _start(one: str, two: str) -> int:
+    """Where to begin to show two lines: long ones often differ far to the right."""
+    alike = next((i for i, (a, b) in enumerate(zip(one, two)) if a != b), min(len(one), len(two)))
+    return max(0, alike - WIDTH // 2)
+
+
 def differences(row: Row, folder: Path, device: str = "cpu", *, control: bool = False) -> list[str]:
     """Runs the row's program both ways; every way in which the attached run is not the plain one, in words.
 
@@ -182,7 +188,7 @@ def _compare(row: Row, plain: Outcome, attached: Outcome, folder: Path) -> list[
     def text(outcome: Outcome, stream: str, side: str) -> str:
         said: bytes = getattr(outcome, stream)
         decoded = said.decode(errors="backslashreplace").replace(str(folder / side), "FOLDER")
-        decoded = LOG_HEAD.sub(r"\1 TIME PROCESS ", decoded)
+        decoded = LOG_HEAD.sub("TIME PROCESS ", decoded)
         # Two processes write to one stream in any order.
         return "".join(sorted(decoded.splitlines(True))) if row.several_writers else decoded
 
