@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-all slow corpus bench docs fmt lint type page clean help
+.PHONY: demo test test-all slow field-gpu corpus bench docs fmt lint type page clean help
 
 help:
 	@echo "make demo      train a small model, then diagnose a sick script"
 	@echo "make test      lint, types and the fast tests (under 15 minutes on 2 cores)"
 	@echo "make test-all  the slow and the GPU tests as well (pages are tested where Chromium is installed)"
+	@echo "make field-gpu the programs of tests/field on this machine's GPU, plain and attached (needs torch with CUDA)"
 	@echo "make corpus    run every training script of corpus/ and print hits, misses, false alarms"
 	@echo "make bench     the CPU benchmarks"
 	@echo "make fmt lint type docs page"
@@ -36,6 +37,10 @@ test-all: lint type .venv/dev
 
 slow: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m slow
+
+# Uses the Python that has torch with CUDA, not the environment of the tests: make field-gpu PYTHON=python3.12
+field-gpu:
+	$(PYTHON) tests/field/on_gpu.py --jobs 8 --out field-gpu.txt
 
 corpus: .venv/dev
 	$(BIN)/python corpus/run.py
