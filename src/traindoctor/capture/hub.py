@@ -76,6 +76,13 @@ class Hub:
         self.reset()
         switch._depth = 0
 
+    def begin(self, sink: Callable[[Event], None]) -> None:
+        """From now on events go to `sink`. A watch that a fault ended in the middle of a step leaves nothing behind."""
+        self.sink, self.attentive, self.asleep = sink, True, 0
+        self.stepping, self.scaling, self.call_depth = None, 0, 0
+        self.evaluations_left = EVALUATION_PASSES
+        self.notes.clear()
+
     @property
     def idle(self) -> bool:
         """Nobody listens, or we are the ones who call torch."""

@@ -99,7 +99,8 @@ class Watch:
             forking.hold_while_forking(border.lock)
             self._patches = taps.install()
             hub.border, border.on, border.when_broken = border, True, self._broken
-            hub.sink, hub.attentive, hub.woken = self.receive, True, self._wake
+            hub.begin(self.receive)
+            hub.woken = self._wake
             memory.limit, memory.holders = self._memory_limit, [self.patient.held_bytes]
             self._charged = border.seconds
             self._step_began = time.perf_counter()

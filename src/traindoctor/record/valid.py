@@ -47,6 +47,11 @@ def expect(value: Any, kind: type, what: str) -> Any:
     return value
 
 
+def column_of(value: Any) -> str:
+    """A parameter or module; the outermost module has no name."""
+    return name_of(value) if value != "" else ""
+
+
 def name_of(value: Any) -> str:
     name = str(expect(value, str, "a name"))
     if not name or len(name) > LONGEST_NAME:
@@ -111,7 +116,7 @@ def points(steps: Any, values: Any) -> tuple[NDArray[np.int64], NDArray[np.float
 
 def layer_columns(text: Any) -> tuple[str, ...]:
     columns = parse_json(expect(text, str, "a list of layers"))
-    return tuple(name_of(column) for column in expect(columns, list, "a list of layers"))
+    return tuple(column_of(column) for column in expect(columns, list, "a list of layers"))
 
 
 def layer_row(step: Any, blob: Any, columns: int) -> tuple[int, NDArray[np.float32]]:

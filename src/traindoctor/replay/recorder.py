@@ -239,6 +239,8 @@ class StepRecorder:
             return self._gradient(func(*args, **kwargs))
         call, began = None, time.perf_counter()
         try:
+            if torch._C._len_torch_dispatch_stack():
+                raise ReplayError("a dispatch mode of the script's own hears every operation")
             with torch._C.DisableTorchFunction():  # the script's modes hear nothing of ours
                 if communicates(func):
                     raise ReplayError(
@@ -276,11 +278,12 @@ class StepRecorder:
 
     def _gradient(self, gradient: Any) -> Any:
         """`.grad` is no data: clipping and hand-written optimizers are not worth a tape."""
-        if isinstance(gradient, Tensor) and not gradient.is_sparse:
-            try:
-                self.tensors.storage(gradient, made=True)
-            except Exception as error:
-                self.fail(error)
+        try:
+            with torch._C.DisableTorchFunction():
+                if isinstance(gradient, Tensor) and not gradient.is_sparse:
+                    self.tensors.storage(gradient, made=True)
+        except Exception as error:
+            self.fail(error)
         return gradient
 
     # -- roots, reads, the tape --------------------------------------------------------------------

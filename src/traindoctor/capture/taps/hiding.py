@@ -18,6 +18,8 @@ PARTS = (
     "capture.first_training",
     "capture.beside",
     "events",
+    "replay.border",
+    "replay.ops",
     "replay.quiet",
     "replay.names",
 )
