@@ -199,6 +199,7 @@ class Doctor:
         if not self.watch.has_record or self.watch.rank:
             self.watch.close(status)
             return None
+        began = time.perf_counter()
         try:
             self.watch.end(status)
             self._examine_after()
@@ -210,6 +211,7 @@ class Doctor:
             self.watch.record_writer.fact("doctor.unmade", self.unmade)
         writer = self.watch.record_writer
         writer.fact("doctor.seconds", self.pace.spent)
+        writer.fact("doctor.after_seconds", time.perf_counter() - began)
         writer.fact("doctor.asked", {exam: sorted(causes) for exam, causes in self.asked.items()})
         if self.diagnosis is not None:
             writer.fact("verdict", as_dict(self.diagnosis))

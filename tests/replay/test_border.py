@@ -253,7 +253,7 @@ def test_we_stay_outside_where_tensors_hold_no_numbers(where: str) -> None:
     if where == "vmap":
         torch.vmap(look)(torch.ones(3))
     elif where == "trace":
-        torch.jit.trace(look, torch.ones(3))
+        torch.jit.trace(look, torch.ones(3), check_trace=False)
     else:
         with torch._subclasses.FakeTensorMode():
             look(torch.ones(3))

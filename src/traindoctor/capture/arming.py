@@ -139,6 +139,7 @@ def start_watch(settings: dict[str, Any]) -> Watch:
         Path(settings["out"]),
         budget=float(settings.get("budget", 0.02)),
         replay=bool(settings.get("replay", True)),
+        memory_limit=settings.get("memory"),
     )
     made.describe(script={"path": settings.get("script"), "argv": settings.get("argv", [])})
     made.attach()

@@ -2,8 +2,8 @@
 
 An account in seconds. Every step earns `budget x step time`; every measurement pays what it really cost. What
 is forced (the first use of everything, the first tapes) is lent and paid back from a part of later earnings, so
-that in the long run the budget holds and measuring never stops. Own cost is thread CPU time: on a busy machine
-wall time counts other programs too.
+that in the long run the budget holds and measuring never stops. Cost and earnings are both wall time of the script's
+thread: CPU time against wall time would lose the budget times the load of the machine.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ ORDINARY = 5
 CAP_STEPS = 40
 # The first steps pay for the first use of everything: the budget of so many seconds is lent for them, once.
 ADVANCE_SECONDS = 25.0
+# All that is spent before it is earned: the budget of the first minute.
+UP_FRONT_SECONDS = 60.0
 # Part of the earnings that pays debts back, when listening is paid: 25 seconds' worth is given back after 50 to 100 more.
 REPAID = 0.5
 # A measurement that has waited so many times its wish is saved for: what is less overdue waits with it.
@@ -67,7 +69,8 @@ class Governor:
         self.advance = budget * ADVANCE_SECONDS
         """What may still be lent."""
         self.debt = 0.0
-        self.spent = 0.0
+        self.spent = self.owed = 0.0
+        """By probes and listening, and by others: all told."""
         self.earned_time = 0.0
         self.parts: dict[str, Part] = {}
         self.step_seconds = 0.0
@@ -86,13 +89,18 @@ class Governor:
         """The most that can be saved."""
         return CAP_STEPS * self.budget * self.step_seconds
 
+    @property
+    def can_lend(self) -> bool:
+        """What a minute earns may be spent at once, by probes and doctor together, and no more."""
+        return self.spent + self.owed < self.budget * max(UP_FRONT_SECONDS, self.earned_time)
+
     def choose(self, step: int) -> set[str]:
         """The most overdue first, while their usual price is covered. The first call of each is let in."""
         if self._chosen is not None and self._chosen[0] == step:
             return self._chosen[1]  # several ask for the same step
         chosen: set[str] = set()
         left = self.credit + self.advance
-        if left <= 0.0 and all(part.calls for part in self.parts.values()):
+        if left <= 0.0 and (not self.can_lend or all(p.calls for p in self.parts.values())):
             self._chosen = (step, chosen)
             return chosen
         for name, part in sorted(
@@ -100,7 +108,7 @@ class Governor:
         ):
             if part.overdue(step) < 1.0:
                 continue
-            if part.calls == 0 or 0.0 < left >= part.price:
+            if (part.calls == 0 and self.can_lend) or 0.0 < left >= part.price:
                 chosen.add(name)
                 left -= part.price
             elif part.overdue(step) >= PATIENT and part.price <= self.cap:
@@ -127,6 +135,7 @@ class Governor:
     def owe(self, seconds: float) -> None:
         """Spent by others (the doctor) on the same budget: paid back before more is measured than half of what is earned."""
         self.debt += seconds
+        self.owed += seconds
 
     def end_step(self, seconds: float, steps: int = 1) -> None:
         """A step of the script (or so many of them) took so long, ours not counted."""
@@ -149,5 +158,5 @@ class Governor:
 
     @property
     def share(self) -> float:
-        """What was spent of the run's own time."""
-        return self.spent / self.earned_time if self.earned_time else 0.0
+        """What was spent of the run's own time, by all."""
+        return (self.spent + self.owed) / self.earned_time if self.earned_time else 0.0

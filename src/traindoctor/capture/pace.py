@@ -6,11 +6,8 @@ import math
 import sys
 import time
 
-from traindoctor.capture.budget import Governor
+from traindoctor.capture.budget import UP_FRONT_SECONDS, Governor
 
-# The budget's credit of so many seconds is given in advance: at 2 % 1.2 seconds, so that what is wrong from
-# the first step is proven within the first steps. It is paid back: no more is spent until it is earned.
-CREDIT_SECONDS = 60.0
 # Part of what is earned later: probes and doctor live on one budget. What the doctor spends is paid back by the probes
 # from half of what listening leaves (1.15 of 2 % at 0.1 s a step): a larger part would never be paid back.
 LATER_SHARE = 0.25
@@ -24,7 +21,10 @@ FEWEST_STEPS = 4
 
 
 class Pace:
-    """`spent` are own seconds of this thread while the script runs."""
+    """The first minute's budget is spent up front, by the doctor and the probes together: an early proof is worth it.
+
+    It is paid back: no more is spent until it is earned. `spent` are the doctor's own seconds while the script runs.
+    """
 
     def __init__(
         self,
@@ -62,8 +62,11 @@ class Pace:
         if self.exam_seconds is not None:
             return self.exam_seconds - self.spent
         ran = time.perf_counter() - self._began - self.spent
-        earned = CREDIT_SECONDS + LATER_SHARE * max(0.0, ran - CREDIT_SECONDS)
-        return self.governor.budget * earned - self.spent
+        budget = self.governor.budget
+        if ran < UP_FRONT_SECONDS:
+            return budget * UP_FRONT_SECONDS - self.spent - self.governor.spent
+        earned = UP_FRONT_SECONDS + LATER_SHARE * (ran - UP_FRONT_SECONDS)
+        return budget * earned - self.spent
 
     def anything_due(self, completed: int) -> bool:
         return completed >= min(self._next_look, self._next_exam)

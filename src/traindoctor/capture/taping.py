@@ -72,7 +72,9 @@ class Taping:
     def wanted(self, step: int) -> bool:
         if step == self._taped_step:
             return False
-        return self._asked or step in ALWAYS or PART in self.governor.choose(step)
+        if self._asked or (step in ALWAYS and self.governor.can_lend):
+            return True
+        return PART in self.governor.choose(step)
 
     def planned(self, step: int) -> bool:
         """Whether a tape or a snapshot may begin at this step: asked for steps that might pass in silence."""

@@ -6,10 +6,8 @@ program it starts) prints scrolls there. Its streams are not wrapped: isatty, by
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from typing import IO
 
 # DEC control sequences that every terminal of today knows.
@@ -78,12 +76,3 @@ class BottomLines:
         data = text.encode()
         while data:
             data = data[os.write(self._handle, data) :]
-
-
-@contextlib.contextmanager
-def bottom_lines(stream: IO[str], count: int) -> Iterator[BottomLines]:
-    lines = BottomLines(stream, count)
-    try:
-        yield lines
-    finally:
-        lines.close()

@@ -1,7 +1,7 @@
 """What the terminal shows while a run goes on: a sparkline of the loss, a health line, the time left.
 
-In a terminal they stand in its last two lines, below what the script prints; without one, plain lines come
-now and then.
+They stand in the terminal's last two lines, below what the script prints. Where standard error is no terminal nothing
+is shown: the script's stream has no line of ours but the verdict.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from traindoctor.capture.forking import hold_while_forking
-from traindoctor.cli.bottom_lines import bottom_lines, can_stay
+from traindoctor.cli.bottom_lines import BottomLines, can_stay
+from traindoctor.record.background import Background
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -29,8 +30,6 @@ REDRAW_SECONDS = 1.0
 # Settings of a scheduler that say after how many of its own steps the run is meant to be over. A warm-up
 # (LinearLR's total_iters) and a restart (T_0) end earlier than the run.
 LENGTHS = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max", "PolynomialLR": "total_iters"}
-# Plain lines: the first soon, then each twice as late as the last, at most a minute apart.
-FIRST_LINE, LONGEST = 5.0, 60.0
 
 
 def open_page(folder: Path, *, quiet: bool = False) -> None:
@@ -95,16 +94,6 @@ class Status:
             return None
         return max(0.0, (self.total - self.step) / self.per_second)
 
-    def line(self, width: int = 24) -> str:
-        parts = [f"step {self.step}", f"loss {self.loss:.4g}", sparkline(self.losses, width)]
-        if self.per_second:
-            speed = self.per_second
-            parts.append(f"{speed:.1f} steps/s" if speed >= 1 else f"{1 / speed:.1f} s/step")
-        if self.left is not None:
-            parts.append(f"{duration(self.left)} left")
-        parts.append(health(self.proven, self.exams))
-        return "  ".join(part for part in parts if part)
-
 
 def look(record: StoredRecord) -> Status | None:
     """The status of a record that may still grow; None before the first loss."""
@@ -145,66 +134,45 @@ def expected_steps(record: StoredRecord) -> int | None:
 
 
 class LiveView:
-    """Watches a run's record from a thread and shows it on `stream` until `stop()`."""
+    """Shows a run's record at the bottom of the terminal until `stop()`; nothing where `stream` is none."""
 
     def __init__(self, folder: Path, *, quiet: bool = False, stream: IO[str] | None = None) -> None:
         self.folder = folder
-        self.stream = stream or sys.stderr
-        self._stop = threading.Event()
+        stream = stream or sys.stderr
+        self._began = time.monotonic()
+        self._record: StoredRecord | None = None
+        self._bottom: BottomLines | None = None
         self._reading = threading.Lock()
         hold_while_forking(self._reading)
-        self._thread = threading.Thread(target=self._run, name="traindoctor-live", daemon=True)
-        if not quiet:
-            self._thread.start()
+        self._background: Background | None = None
+        if not quiet and can_stay(stream):
+            self._bottom = BottomLines(stream, 2)
+            self._background = Background(self._redraw, every=REDRAW_SECONDS)
 
     def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=2)
+        if self._background is not None:
+            self._background.stop()
+        if self._bottom is not None:
+            self._bottom.close()
+            self._bottom = None
 
-    def _run(self) -> None:
-        try:
-            record = self._wait_for_record()
-            if record is None:
-                return
-            (self._stay if can_stay(self.stream) else self._lines)(record)
-        except Exception:  # the border: a view that fails must not disturb the run
-            return
-
-    def _wait_for_record(self) -> StoredRecord | None:
+    def _redraw(self) -> None:
         """Imports nothing before the script has: the record is there once it has imported torch."""
-        while not self._stop.wait(REDRAW_SECONDS):
-            file = self.folder / "record-0.sqlite"
-            if file.exists():
-                from traindoctor.errors import RecordError
-                from traindoctor.record import StoredRecord
+        bottom, file = self._bottom, self.folder / "record-0.sqlite"
+        if bottom is None or not file.exists():
+            return
+        from traindoctor.errors import RecordError
+        from traindoctor.record import StoredRecord
 
-                try:
-                    with self._reading:
-                        return StoredRecord(file)
-                except RecordError:  # its tables are being made
-                    continue
-        return None
-
-    def _lines(self, record: StoredRecord) -> None:
-        pause = FIRST_LINE
-        while not self._stop.wait(pause):
-            pause = min(LONGEST, 2 * pause)
-            with self._reading:
-                status = look(record)
-            if status is not None:
-                self.stream.write(f"traindoctor: {status.line()}\n")
-                self.stream.flush()
-
-    def _stay(self, record: StoredRecord) -> None:
-        began = time.monotonic()
-        with bottom_lines(self.stream, 2) as bottom:
-            while not self._stop.wait(REDRAW_SECONDS):
-                with self._reading:
-                    status = look(record)
-                if status is not None:
-                    width = bottom.width
-                    bottom.show(colored(draw(status, width, time.monotonic() - began), width))
+        with self._reading:
+            try:
+                self._record = self._record or StoredRecord(file)
+            except RecordError:  # its tables are being made
+                return
+            status = look(self._record)
+        if status is not None:
+            elapsed = time.monotonic() - self._began
+            bottom.show(colored(draw(status, bottom.width, elapsed), bottom.width))
 
 
 def colored(text: Text, width: int) -> list[str]:

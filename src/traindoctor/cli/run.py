@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traindoctor.cli.sizes import Bytes
 from traindoctor.errors import RecordError
 from traindoctor.integrations.board_beside import BOARDS, BoardBeside, require
 
@@ -41,6 +42,12 @@ RANKS_SECONDS = 10.0
     metavar="SECONDS",
     help="Time for exams still wanted when the script has ended.",
 )
+@click.option(
+    "--memory",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Extra memory that watching may take, as 512M or 2G (default: 10 % of the process, at least 256M).",
+)
 @click.option("--strict", is_flag=True, help="Exit with 1 when the run is sick.")
 @click.option("--stop-when-sick", is_flag=True, help="End the script once a cause is confirmed.")
 @click.option("--no-replay", is_flag=True, help="Tape no step: less memory, fewer tests.")
@@ -59,6 +66,7 @@ def command(
     json_file: str | None,
     budget: float,
     after: float,
+    memory: int | None,
     strict: bool,
     stop_when_sick: bool,
     no_replay: bool,
@@ -93,6 +101,7 @@ def command(
         "out": str(folder),
         "budget": budget / 100,
         "replay": not no_replay,
+        "memory": memory,
         "script": target,
         "argv": list(arguments),
         "started": "traindoctor.doctor:attend",

@@ -46,6 +46,7 @@ def diagnose(run: Record | Path | str, *, checks: Sequence[Check] = CHECKS) -> D
         steps=record.num_steps,
         overhead_percent=percent,
         overhead_seconds=seconds,
+        after_seconds=after_seconds(record),
         notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
         proven=record.fact("doctor.proven", {}),
         unmade=left_out(record, outcomes),
@@ -155,6 +156,12 @@ def own_seconds(record: Record) -> float | None:
         return None
     spent = float(np.nansum(own.values)) + float(record.fact("self.listener_seconds", 0.0))
     return round(spent, 3)
+
+
+def after_seconds(record: Record) -> float | None:
+    """Own time between the script's end and the verdict; None if not measured."""
+    spent = record.fact("doctor.after_seconds")
+    return round(float(spent), 1) if isinstance(spent, int | float) else None
 
 
 def overhead_percent(record: Record) -> float | None:

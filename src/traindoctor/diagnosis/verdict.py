@@ -56,6 +56,8 @@ class Diagnosis:
     overhead_percent: float | None = None
     overhead_seconds: float | None = None
     """Most of it is spent on the first steps: in a short script its share is large."""
+    after_seconds: float | None = None
+    """Tests that were made when the script had ended."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -130,6 +132,7 @@ def judge(
     steps: int,
     overhead_percent: float | None = None,
     overhead_seconds: float | None = None,
+    after_seconds: float | None = None,
     notes: Sequence[str] = (),
     proven: Mapping[str, int] | None = None,
     unmade: Sequence[str] = (),
@@ -155,6 +158,7 @@ def judge(
         steps,
         overhead_percent,
         overhead_seconds,
+        after_seconds,
         tuple(notes),
     )
 

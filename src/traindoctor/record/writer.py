@@ -17,6 +17,7 @@ import numpy as np
 
 from traindoctor.errors import RecordError
 from traindoctor.private_files import make_private_file, make_private_folder
+from traindoctor.record.background import Background
 from traindoctor.record.opening import Database
 from traindoctor.record.schema import FORMAT, ExamResult
 from traindoctor.record.secrets import redact_arguments, redact_text
@@ -97,9 +98,7 @@ class RecordWriter:
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)", (str(key), to_json(value))
             )
         self._db.commit()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="traindoctor-record", daemon=True)
-        self._thread.start()
+        self._background = Background(self.flush, every=FLUSH_SECONDS)
 
     @staticmethod
     def _require_ours(file: Path) -> None:
@@ -109,6 +108,11 @@ class RecordWriter:
             there.require_tables()
         finally:
             there.close()
+
+    def thread_seconds(self) -> float:
+        """CPU time that its thread has taken since this was last asked."""
+        seconds, self._background.seconds = self._background.seconds, 0.0
+        return seconds
 
     @property
     def busy(self) -> threading.Lock:
@@ -224,8 +228,7 @@ class RecordWriter:
         """Writes the rest and folds the journal in: one file per rank is left, fit to be copied."""
         if os.getpid() != self._pid:
             return
-        self._stop.set()
-        self._thread.join(timeout=5)
+        self._background.stop()
         self.flush()
         try:
             if not self.failed:
@@ -233,12 +236,6 @@ class RecordWriter:
             self._db.close()
         except sqlite3.Error as error:
             self.failed = self.failed or str(error)
-
-    def _run(self) -> None:
-        while not self._stop.wait(FLUSH_SECONDS):
-            self.flush()
-            if self.failed:
-                return
 
     def _resume_ids(self) -> None:
         for number, name in self._db.execute("SELECT id, name FROM series"):

@@ -32,6 +32,7 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "steps": diagnosis.steps,
         "overhead_percent": diagnosis.overhead_percent,
         "overhead_seconds": diagnosis.overhead_seconds,
+        "after_seconds": diagnosis.after_seconds,
         "notes": list(diagnosis.notes),
     }
 

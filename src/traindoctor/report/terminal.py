@@ -49,6 +49,8 @@ def _headline(diagnosis: Diagnosis) -> str:
         spent = "" if seconds is None else f"{number(round(seconds, 1))} s, "
         percent = diagnosis.overhead_percent
         steps += f", cost {spent}{number(round(percent, 1 if percent < 10 else None))} %"
+        if diagnosis.after_seconds:
+            steps += f", and {number(diagnosis.after_seconds)} s of tests after the end"
     if diagnosis.verdict == "sick":
         root = diagnosis.causes[0].finding
         return f"traindoctor: SICK, {root.cause} ({root.status}) [{steps}]"
