@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.overrides import _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from traindoctor.capture.watch import Watch
 from traindoctor.record import open_record
@@ -133,3 +133,32 @@ def test_our_own_calls_do_not_pass_through_the_tape(
     # What runs in the event that starts a tape, and in functions that are tapped, is all that is left.
     assert heard.count(False) > 10
     assert heard.count(True) < heard.count(False)
+
+
+def test_the_scripts_own_modes_are_left_as_they_were_entered(tmp_path: Path) -> None:
+    """A tape that begins inside such a context lies below it: on top it would be taken off in its stead."""
+    heard: list[str] = []
+
+    class Own(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            heard.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    watch = Watch(tmp_path)
+    watch.attach()
+    try:
+        for _ in range(3):
+            with Own():
+                loss = model(torch.ones(2, 4)).square().mean()
+            assert not [m for m in _get_current_function_mode_stack() if isinstance(m, Own)]
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    finally:
+        watch.close(0)
+    assert heard.count("square") == 3
+    assert [len(tape.roots) for tape in watch.patient.tapes.values()] == [1, 1, 1]

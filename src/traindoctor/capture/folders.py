@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -10,6 +11,10 @@ from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.private_files import make_private_file, make_private_folder
 
 RUNS = Path("runs")
+# No mistake in the path, so no reason to keep the script from running.
+DISK_SAYS_NO = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+)
 
 
 def new_folder(name: str, out: str | None) -> Path:
@@ -33,8 +38,7 @@ def new_folder(name: str, out: str | None) -> Path:
         if os.environ.get("RANK", "0") == "0":
             _move_aside(folder)
     except OSError as error:
-        mistaken = isinstance(error, NotADirectoryError | FileExistsError)
-        raise (TraindoctorError if mistaken else RecordError)(
+        raise (RecordError if error.errno in DISK_SAYS_NO else TraindoctorError)(
             f"cannot make the folder {folder}: {error.strerror}; choose another with --out"
         ) from None
     return folder

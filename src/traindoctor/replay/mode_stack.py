@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.utils._device import DeviceContext
 
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -17,17 +18,45 @@ def stack_height() -> int:
     return int(torch._C._len_torch_function_stack())
 
 
-def take_from_stack(mode: TorchFunctionMode) -> int | None:
-    """How many modes (a device context) lay on top of it; None where it was not there, as inside a torch function."""
+def take_from_stack(mode: TorchFunctionMode) -> bool:
+    """Whether it was there: inside a torch function no mode is."""
     above, found = [], False
     while stack_height() and not found:
         top = _pop_mode()
         found = top is mode
         if not found:
             above.append(top)
-    for other in reversed(above):
-        _push_mode(other)
-    return len(above) if found else None
+    _push_all(above)
+    return found
+
+
+def put_below(mode: TorchFunctionMode) -> None:
+    """Below the script's own modes: a context that the script leaves takes away whatever is on top."""
+    above: list[TorchFunctionMode] = []
+    while stack_height():
+        top = _pop_mode()
+        if _stays_lowest(top):
+            _push_mode(top)
+            break
+        above.append(top)
+    _push_mode(mode)
+    _push_all(above)
+
+
+def _stays_lowest(mode: TorchFunctionMode) -> bool:
+    """The default device, entered by Python, is looked for at the bottom; `with torch.device(...)` pushes and pops as others do."""
+    return isinstance(mode, DeviceContext) and hasattr(mode, "old_device")
+
+
+def take_ours_from_stack() -> None:
+    """A forked child has the stack of the thread that forked: ours go, the script's own modes stay."""
+    modes = [_pop_mode() for _ in range(stack_height())]
+    _push_all([mode for mode in modes if not type(mode).__module__.startswith("traindoctor.")])
+
+
+def _push_all(popped: Sequence[TorchFunctionMode]) -> None:
+    for mode in reversed(popped):
+        _push_mode(mode)
 
 
 class Seat(TorchFunctionMode):
@@ -49,57 +78,53 @@ class Seat(TorchFunctionMode):
         Seat.made.add(self)
         self.handler: Handler | None = None
         self.thread = threading.get_ident()
-        self._above: int | None = None
-        """While it is aside: how many modes lay on top of it."""
+        self._aside = False
 
     @classmethod
     def take(cls, handler: Handler) -> Seat:
         seat = cls.left.pop(threading.get_ident(), None)
         if seat is None:
             seat = cls()
-            seat.__enter__()
+            put_below(seat)
         seat.handler = handler
         return seat
 
     def leave(self) -> None:
         """May be called at any time; a seat that cannot be taken off hands every function on as it is."""
         self.handler = None
-        if self._above is None and take_from_stack(self) is None:
+        if not self._aside and not take_from_stack(self):
             Seat.left[self.thread] = self
 
     def aside(self) -> bool:
         """Off the stack until `back`: whether it was there, or is aside already."""
         if self.thread != threading.get_ident():
             return False
-        if self._above is None:
-            self._above = take_from_stack(self)
-        return self._above is not None
+        if not self._aside:
+            self._aside = take_from_stack(self)
+        return self._aside
 
     def back(self) -> None:
-        """Where it was: a context of the script's that lies on top is left by the script. A seat that was left stays away."""
-        if self._above is None or self.thread != threading.get_ident():
+        """Where it belongs. A seat that was left stays away."""
+        if not self._aside or self.thread != threading.get_ident():
             return
-        above = [_pop_mode() for _ in range(min(self._above, stack_height()))]
-        self._above = None
+        self._aside = False
         if self.handler is not None:
-            _push_mode(self)
-        for other in reversed(above):
-            _push_mode(other)
+            put_below(self)
 
     @classmethod
     def clear(cls) -> None:
         """Takes away the empty seat of this thread, if this is a moment when it can be."""
         seat = cls.left.get(threading.get_ident())
-        if seat is not None and take_from_stack(seat) is not None:
+        if seat is not None and take_from_stack(seat):
             del cls.left[seat.thread]
 
     @classmethod
     def leave_in_child(cls) -> None:
-        """A forked child has the stack of the thread that forked: ours go, the script's own modes stay."""
+        """In a forked child: one that torch puts back, the fork being inside a torch function, hears nothing."""
         for seat in list(cls.made):
-            seat.handler = seat._above = None
-            take_from_stack(seat)
+            seat.handler, seat._aside = None, False
         cls.left.clear()
+        take_ours_from_stack()
 
     def __torch_function__(
         self,
