@@ -10,7 +10,10 @@ import torch
 
 import odd_optimizers
 from odd_optimizers import (
+    CLOSED,
+    Averaged,
     CallsCounter,
+    Centralised,
     ClassList,
     Counting,
     Decorated,
@@ -26,6 +29,7 @@ from odd_optimizers import (
 )
 from short_runs import Tiny, batch
 from traindoctor.capture.watch import Watch
+from traindoctor.record import open_record
 
 STEPS = 20
 
@@ -78,7 +82,7 @@ def trained(kind):
     "kind",
     [
         *(Lookahead, OwnList, Langevin, OwnGenerator, Counting, Masters, Stdlib, Numpy),
-        *(Lion, CallsCounter, ClassList, Decorated, Sharpness),
+        *(Lion, CallsCounter, ClassList, Decorated, Sharpness, Centralised, Averaged),
     ],
 )
 def test_a_watched_run_is_the_same_run(tmp_path, kind) -> None:
@@ -92,3 +96,5 @@ def test_a_watched_run_is_the_same_run(tmp_path, kind) -> None:
         watch.close("done")
     assert watched == plain
     assert watch.faults == []
+    outcomes = {result.outcome for result in open_record(tmp_path).exams("step_accounting")}
+    assert outcomes == ({"done"} if kind in CLOSED else {"refused"})

@@ -8,9 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimizer_step_pre_hook
 
-from odd_optimizers import Langevin, Lookahead
+from odd_optimizers import Langevin, Lion, Lookahead
+from traindoctor.errors import ReplayError
 from traindoctor.events import StepBegin, StepEnd
-from traindoctor.probes.step_accounting import Account, Capture, StepAccounting, half_spacing
+from traindoctor.probes.step_accounting import (
+    BYTES_PER_ELEMENT,
+    Account,
+    Capture,
+    StepAccounting,
+    half_spacing,
+)
 from traindoctor.record import RecordWriter, open_record
 from traindoctor.replay.torch_code import OURS
 
@@ -163,3 +170,15 @@ def test_a_scaler_that_unscales_inside_a_fused_step(tmp_path, finite: bool) -> N
     results = open_record(tmp_path).exams("step_accounting")
     assert [r.values["error"] < 1e-4 for r in results] == ([True] if finite else [])
     assert all(torch.equal(p, old) for p, old in zip(ps, before)) is not finite
+
+
+def test_copies_stay_within_the_memory_bound(monkeypatch) -> None:
+    """A larger model is sampled by whole tensors; a rule that needs all of them is refused."""
+    ps = [torch.nn.Parameter(torch.randn(1000)) for _ in range(10)]
+    monkeypatch.setattr("traindoctor.replay.memory.memory.limit", 5 * 1000 * BYTES_PER_ELEMENT)
+    monkeypatch.setattr("traindoctor.replay.memory.memory.holders", [])
+    whole, each = one_step(torch.optim.Adam(ps, lr=1e-2), ps)
+    assert 1 <= len(each) <= 5
+    assert whole.error < 1e-4
+    with pytest.raises(ReplayError, match="too much memory"):
+        Capture(Lion(ps))

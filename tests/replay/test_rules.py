@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 
@@ -61,9 +62,9 @@ KINDS = {
 }
 
 
-def parameters(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+def parameters(device: str) -> list[nn.Parameter]:
     torch.manual_seed(0)
-    return [nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in ((6, 4), (4, 5))]
+    return [nn.Parameter(torch.randn(shape, device=device)) for shape in ((6, 4), (4, 5))]
 
 
 def give_gradients(ps) -> None:
@@ -71,8 +72,8 @@ def give_gradients(ps) -> None:
         p.grad = torch.randn_like(p)
 
 
-def trained(make, steps: int = 3, dtype: torch.dtype = torch.float32):
-    ps = parameters(dtype)
+def trained(make, steps: int = 3, device: str = "cpu"):
+    ps = parameters(device)
     optimizer = make(ps)
     for _ in range(steps):
         give_gradients(ps)
@@ -104,6 +105,18 @@ def test_the_step_is_predicted_under_any_settings(name: str, data) -> None:
     which, options = KINDS[name]
     chosen = {**data.draw(which), **data.draw(st.fixed_dictionaries(options))}
     ps, optimizer = trained(lambda p: getattr(torch.optim, name)(p, **chosen))
+    assert max(errors(optimizer, ps)) <= ERROR
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("way", ["plain", "foreach", "fused", "capturable"])
+@pytest.mark.parametrize("name", KINDS)
+def test_on_a_gpu_whatever_the_path(name: str, way: str) -> None:
+    kind = getattr(torch.optim, name)
+    if way != "plain" and way not in inspect.signature(kind).parameters:
+        return
+    chosen = {} if way == "plain" else {way: True}
+    ps, optimizer = trained(lambda p: kind(p, lr=0.01, **chosen), device="cuda")
     assert max(errors(optimizer, ps)) <= ERROR
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.replay.hooks_aside import has_hooks
 from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.ops import tensors_in
 
@@ -40,6 +41,8 @@ def batched_forward(patient: Patient) -> Mapping[str, Any]:
         raise NotApplicable(SHARDED)
     if sum(p.numel() * p.element_size() for p in called.parameters()) > MOST_BYTES:
         raise NotApplicable("the model is too large to be copied for a timing")
+    if has_hooks(called):
+        raise NotApplicable("the hooks of the model would be called again")
     batch = stacked(calls)
     model = copy.deepcopy(called)
 

@@ -19,12 +19,15 @@ from traindoctor.errors import ReplayError
 from traindoctor.events import Event, ForwardBegin, StepBegin, StepEnd
 from traindoctor.probes.base import Cost
 from traindoctor.record import ExamResult, RecordWriter
+from traindoctor.replay.memory import memory
 from traindoctor.replay.names import local
 from traindoctor.replay.rules import rule_of
 from traindoctor.replay.trees import ModuleTrees
 
-# Copies for one step: parameters, gradients and state in float64. A larger model is sampled by tensors.
+# Copies for one step. A larger model is sampled by tensors.
 MAX_ELEMENTS = 8_000_000
+# Of one weight: itself and its gradient twice in float64, two moments as they are and in float64.
+BYTES_PER_ELEMENT = 56
 # Whatever the governor says of its price: an early step, so that a short run has one account, and one when
 # the moments have filled. Step 0 says little: zero-initialised adapters give others no gradient yet.
 ALWAYS = (1, 16)
@@ -164,10 +167,11 @@ def _choose(optimizer: torch.optim.Optimizer) -> list[list[Tensor]]:
         [p for p in group["params"] if p.is_floating_point()] for group in optimizer.param_groups
     ]
     total = sum(p.numel() for group in groups for p in group)
-    if total <= MAX_ELEMENTS:
+    bound = min(MAX_ELEMENTS, memory.room() // BYTES_PER_ELEMENT)
+    if total <= bound:
         return groups
-    stride = math.ceil(total / MAX_ELEMENTS)
-    left, count = MAX_ELEMENTS, 0
+    stride = math.ceil(total / max(1, bound))
+    left, count = bound, 0
     chosen: list[list[Tensor]] = []
     for group in groups:
         kept = []

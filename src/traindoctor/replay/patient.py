@@ -14,6 +14,7 @@ from torch import nn
 from traindoctor.record import RecordWriter
 from traindoctor.replay.border import own_modes, silent_warnings, state_set_aside, usual_state
 from traindoctor.replay.crash import Crash
+from traindoctor.replay.hooks_aside import hooks_aside
 from traindoctor.replay.memory import memory
 from traindoctor.replay.names import Names, unwrap
 from traindoctor.replay.no_communication import no_communication
@@ -115,6 +116,7 @@ class Patient:
             stack.enter_context(no_communication())
             stack.enter_context(random_state_restored())
             stack.enter_context(modes_restored())
+            stack.enter_context(hooks_aside())
             stack.enter_context(modules_restored(self.model))
             stack.enter_context(gradients_restored(tensor for _, tensor in self.names.parameters()))
             stack.enter_context(stacks_restored())

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from traindoctor.errors import ReplayError
 from traindoctor.replay.closed_code import Open, read_step
 from traindoctor.replay.closed_state import Slot, build_object, copy_object, widened
+from traindoctor.replay.memory import memory
 from traindoctor.replay.names import local
 from traindoctor.replay.ops import nbytes, tensors_in
 from traindoctor.replay.quiet import quiet
@@ -60,16 +61,6 @@ class Rule:
     """Of each parameter, for torch's own classes."""
     attributes: Mapping[str, Any] | None = None
     """All that an object of an unknown class keeps, its state included; None for torch's own classes."""
-
-    @property
-    def is_torchs(self) -> bool:
-        return self.attributes is None
-
-    @property
-    def bytes(self) -> int:
-        """Of the copies."""
-        held = self.state if self.attributes is None else self.attributes
-        return sum(nbytes(tensor) for tensor in tensors_in(held))
 
     def over(
         self, tensors: Sequence[Sequence[Tensor]], *, dtype: torch.dtype | None = None
@@ -143,8 +134,9 @@ def _rule_of(optimizer: Optimizer, chosen: Sequence[Sequence[Tensor]] | None) ->
             ],
         )
     _refuse_foreign_tensors(kind, everything, sharded=False)
-    if [[id(p) for p in group] for group in tensors] != [[id(p) for p in g] for g in everything]:
-        raise Open("copies of all its parameters would take too much memory")
+    partly = [list(map(id, group)) for group in tensors] != [list(map(id, g)) for g in everything]
+    if partly or sum(nbytes(t) for t in tensors_in(list(held.values()))) > memory.room():
+        raise Open("copies of all that it keeps would take too much memory")
     if any(p.dtype in HALVES for group in everything for p in group):
         raise Open(f"whether {kind.__name__} keeps what half precision rounds away is not known")
     if "grad_scale" in held or "found_inf" in held:
