@@ -184,6 +184,21 @@ def two_groups(rank):
     return train(Parallel(rank, copy_in, leave), rank, loss_of=loss_of, same=True)
 
 
+def sync_batch_norm(rank):
+    # two ranks on one GPU, talking through gloo
+    model = nn.Sequential(nn.Linear(WIDTH, 32), nn.BatchNorm1d(32), nn.GELU(), nn.Linear(32, CLASSES))
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    torch.manual_seed(1 + rank)
+    losses = []
+    for step in range(5):
+        x, y = (t.cuda() for t in batch())
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        losses.append(loss.item())
+    return model, losses
+
+
 def issued():
     # by each process group's own count
     groups = dist.distributed_c10d._world.pg_map
@@ -194,7 +209,7 @@ def crc(*tensors):
     total = 0
     for tensor in tensors:
         tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        total = zlib.crc32(tensor.detach().numpy().tobytes(), total)
+        total = zlib.crc32(tensor.detach().cpu().numpy().tobytes(), total)
     return total
 
 

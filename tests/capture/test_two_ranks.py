@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from programs_of_ranks import TWO_RANKS
 from scripts_of_capture import run_python, watched
 
@@ -59,3 +60,9 @@ def test_a_run_that_communicates_is_the_same_run(tmp_path: Path) -> None:
 def test_a_sharded_run_is_the_same_run(tmp_path: Path) -> None:
     """FSDP2, tensor parallel by DTensor, a compiled DistributedDataParallel."""
     same_on_two_ranks(tmp_path, SHARDED)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="SyncBatchNorm needs a CUDA device")
+def test_synchronised_statistics_are_the_same_run(tmp_path: Path) -> None:
+    same_on_two_ranks(tmp_path, ["sync_batch_norm"])
