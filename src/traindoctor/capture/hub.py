@@ -74,7 +74,7 @@ class Hub:
     def reset_in_child(self) -> None:
         """A forked child: nobody listens, and whatever was under way is the parent's."""
         self.reset()
-        switch._depth = 0
+        switch.reset_in_child()
 
     def begin(self, sink: Callable[[Event], None]) -> None:
         """From now on events go to `sink`. A watch that a fault ended in the middle of a step leaves nothing behind."""

@@ -34,6 +34,7 @@ from traindoctor.record import RecordWriter
 from traindoctor.replay.border import border
 from traindoctor.replay.memory import memory
 from traindoctor.replay.mode_stack import Seat
+from traindoctor.replay.no_communication import no_communication, tensors_may_be_sharded
 from traindoctor.replay.patient import Patient
 
 __all__ = ["Watch", "silent"]
@@ -229,14 +230,21 @@ class Watch:
     def receive(self, event: Event) -> None:
         """Called by the hub for each event, behind the border."""
         if not hub.attentive:
-            self._handle(event)
+            self._shielded(event)
             return
         began = border.seconds
         self.device_clock.begin()
         try:
-            self._handle(event)
+            self._shielded(event)
         finally:
             self.device_clock.end(border.seconds - began)
+
+    def _shielded(self, event: Event) -> None:
+        if tensors_may_be_sharded():
+            with no_communication():
+                self._handle(event)
+        else:
+            self._handle(event)
 
     def _broken(self, error: Exception) -> None:
         """The border let nothing through and is closed for good: the script goes on without us."""

@@ -59,16 +59,21 @@ def functions_alone(patient: Patient) -> Mapping[str, Any]:
         try:
             results.append(examine(tape, call))
         except (ReplayError, RuntimeError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = _in_words(error)
             results.append({"name": call.name, "line": call.line, "test": "none", "reason": reason})
     for op in list(foreign.values())[:MAX_FUNCTIONS]:
         base = {"name": op.name, "line": op.nearest_line}
         try:
             results.append({**base, **operator_alone(tape, op)})
         except (ReplayError, RuntimeError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = _in_words(error)
             results.append({**base, "test": "none", "reason": reason})
     return {"functions": results}
+
+
+def _in_words(error: Exception) -> str:
+    """Refusals of ours are sentences already."""
+    return str(error) if isinstance(error, ReplayError) else f"{type(error).__name__}: {error}"
 
 
 def examine(tape: StepTape, call: FunctionCall) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, GradsCleared, StepBegin
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.replay.names import local
 from traindoctor.replay.trees import ModuleTrees
 
 # Looked at often at first, where a fault of construction is decided, then now and then: experts that a
@@ -102,7 +103,7 @@ class Coverage:
 
     def _watch_weights(self) -> None:
         parameters = [p for _, p in self.trees.parameters() if p.requires_grad]
-        values = [p.detach().flatten()[:WATCHED_VALUES].clone() for p in parameters]
+        values = [local(p).detach().flatten()[:WATCHED_VALUES].clone() for p in parameters]
         if not parameters:
             pass  # a script without modules: nothing is known of its weights
         elif self._first_values is None:
@@ -205,5 +206,5 @@ def live_optimizers() -> list[torch.optim.Optimizer]:
 
 
 def _norm(tensors: Iterable[Tensor | None]) -> float:
-    parts = [t.detach().float().norm() for t in tensors if t is not None]
+    parts = [local(t).detach().float().norm() for t in tensors if t is not None]
     return float(torch.stack([p.to(parts[0].device) for p in parts]).norm()) if parts else 0.0

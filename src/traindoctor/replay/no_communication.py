@@ -9,6 +9,7 @@ collectives, DTensor, DistributedDataParallel) is an operator of torch all the s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -56,6 +57,11 @@ class _Refusing(TorchDispatchMode):
         if func.namespace in NAMESPACES and communicates(func):
             raise ReplayError(exchange.REFUSED)
         return func(*args, **(kwargs or {}))
+
+
+def tensors_may_be_sharded() -> bool:
+    """An ordinary function of a DTensor may communicate: reading some of its values gathers all of them."""
+    return "torch.distributed.tensor" in sys.modules
 
 
 @contextmanager

@@ -24,6 +24,12 @@ def active_here() -> bool:
     return _mine.depth > 0
 
 
+def reset_in_child() -> None:
+    """A forked child runs nothing of ours, whatever its parent was at."""
+    global _depth
+    _depth = _mine.depth = 0
+
+
 class quiet:
     """`with quiet():` at every event: a generator would cost thrice as much."""
 

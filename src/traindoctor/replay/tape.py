@@ -131,8 +131,10 @@ class StepTape:
     def conditional(self) -> bool:
         """Other ranks' values stand on the way to the loss: a replay holds them fixed."""
         roots = [root.ref for root in self.roots if root.ref is not None]
+        last = max((root.num_ops for root in self.roots), default=0)
         return any(
-            op.joins_ranks or (op.collective is not None and op.collective.brings_others)
+            op.number < last
+            and (op.joins_ranks or (op.collective is not None and op.collective.brings_others))
             for op in self.needed(roots)
         )
 
