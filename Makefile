@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-all slow field-gpu corpus bench docs fmt lint type page clean help
+.PHONY: demo test test-all slow field-gpu corpus bench zoo docs fmt lint type page clean help
 
 help:
 	@echo "make demo      train a small model, then diagnose a sick script"
@@ -12,6 +12,7 @@ help:
 	@echo "make field-gpu the programs of tests/field on this machine's GPU, plain and attached (needs torch with CUDA)"
 	@echo "make corpus    run every training script of corpus/ and print hits, misses, false alarms"
 	@echo "make bench     the CPU benchmarks"
+	@echo "make zoo       every architecture of transformers, plain and attached: the same run? (an hour or two on 2 cores)"
 	@echo "make fmt lint type docs page"
 
 .venv/base: pyproject.toml constraints.txt
@@ -47,6 +48,10 @@ corpus: .venv/dev
 
 bench: .venv/dev
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+zoo: .venv/dev
+	$(BIN)/python benchmarks/zoo/run.py --jobs $(JOBS)
+	$(BIN)/python benchmarks/zoo/run.py --table docs/zoo.md
 
 docs: .venv/dev
 	$(BIN)/python -m traindoctor.cli.docs docs/checks

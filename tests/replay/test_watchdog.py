@@ -306,7 +306,7 @@ def heights() -> tuple[int, ...]:
     nesting = torch.autocast_increment_nesting()
     torch.autocast_decrement_nesting()
     hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    return quiet._depth, torch._C._len_torch_function_stack(), nesting, hooked
+    return quiet._depth, quiet._mine.depth, torch._C._len_torch_function_stack(), nesting, hooked
 
 
 def assert_nothing_is_left() -> None:

@@ -20,7 +20,8 @@ def stacks_restored() -> Iterator[None]:
     Contexts give these back themselves when they are left, but not where an exception from outside meets them on the way.
     """
     functions, dispatches = stack_height(), torch._C._len_torch_dispatch_stack()
-    hooks, nesting, depth = _num_saved_hooks(), _autocast_nesting(), quiet._depth
+    hooks, nesting = _num_saved_hooks(), _autocast_nesting()
+    depth, here = quiet._depth, quiet._mine.depth
     try:
         yield
     finally:
@@ -32,7 +33,7 @@ def stacks_restored() -> Iterator[None]:
             torch._C._autograd._pop_saved_tensors_default_hooks()
         for _ in range(_autocast_nesting() - nesting):
             torch.autocast_decrement_nesting()
-        quiet._depth = depth
+        quiet._depth, quiet._mine.depth = depth, here
 
 
 def _autocast_nesting() -> int:
