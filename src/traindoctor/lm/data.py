@@ -201,6 +201,10 @@ class Batches:
         self.tokens, self.block, self.rows = tokens, block, rows
         self.seed, self.sampling = seed, sampling
         self.num_blocks = (len(tokens) - 1) // block
+        if self.num_blocks < 1:
+            raise DataError(
+                f"{len(tokens)} tokens do not make one block of {block}: give more text"
+            )
 
     def at(self, step: int, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """The rows `rows` of the batch of an optimizer step (all its forward passes and ranks together)."""

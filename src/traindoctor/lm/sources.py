@@ -129,8 +129,8 @@ def load_config(file: Path) -> RunConfig:
         flat = {k: v for section in SECTIONS for k, v in stored[section].items()}
         if stored["format"] == 1 and flat["mlp"] == "gelu":
             flat["mlp"] = "gelu-tanh"
-        if not isinstance(stored["preset"], str):
-            raise TypeError("a preset has a name")
+        if not isinstance(stored["preset"], str) or stored["preset"] not in PRESETS:
+            raise ValueError("its preset is unknown")
         return build(flat, preset=stored["preset"])
     except ConfigError as error:
         raise CheckpointError(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from traindoctor.errors import CheckpointError, ConfigError, DataError
-from traindoctor.plain_files import read_text
+from traindoctor.plain_files import parse_json, read_text
 
 UNKNOWN = "<unk>"
 DEFAULT_VOCAB = 4096
@@ -97,7 +97,9 @@ def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 0) -> 
 def load_tokenizer(file: Path) -> Tokenizer:
     """A tokenizer of one of our three kinds; the library would run any pattern that a file holds."""
     try:
-        backend = tokenizers.Tokenizer.from_str(read_text(file))
+        text = read_text(file)
+        _require_numbered(parse_json(text))
+        backend = tokenizers.Tokenizer.from_str(text)
         _require_ours(backend)
         return Tokenizer(backend)
     except FileNotFoundError as error:
@@ -110,8 +112,18 @@ def load_tokenizer(file: Path) -> Tokenizer:
         ) from error
 
 
+def _require_numbered(stored: dict[str, Any]) -> None:
+    """Tokens are numbered from 0 on: the library counts up to the highest number that a file names."""
+    numbers = stored["model"]["vocab"].values()
+    added = [token["id"] for token in stored["added_tokens"]]
+    if not numbers or not all(type(number) is int for number in (*numbers, *added)):
+        raise ValueError("it has no list of tokens")
+    if sorted(numbers) != list(range(len(numbers))) or not set(added) <= set(numbers):
+        raise ValueError("its tokens are not numbered from 0 on")
+
+
 def _require_ours(backend: tokenizers.Tokenizer) -> None:
-    """Its parts but the vocabulary are those that we make, and its tokens are numbered from 0 on."""
+    """Its parts but the vocabulary are those that we make."""
     made = {
         "char": _backend_of_characters,
         "word": _backend_of_words,
@@ -119,10 +131,6 @@ def _require_ours(backend: tokenizers.Tokenizer) -> None:
     }[_kind_of(backend)]
     if _without_vocabulary(backend) != _without_vocabulary(made()):
         raise ValueError("it has other parts")
-    if sorted(backend.get_vocab().values()) != list(range(backend.get_vocab_size())):
-        raise ValueError("its tokens are not numbered from 0 on")
-    if not backend.get_vocab_size():
-        raise ValueError("it has no tokens")
 
 
 def _without_vocabulary(backend: tokenizers.Tokenizer) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def redact_text(text: str, *, whole: bool = False) -> str:
     text = ADDRESS.sub(rf"\g<scheme>{REDACTED}@", text)
     text = KNOWN.sub(REDACTED, text)
     text = BEARER.sub(rf"\g<word> {REDACTED}", text)
-    text = NAMED.sub(_without_value, text)
+    text = _without_values(text)
     if whole:
         head, sign, value = text.rpartition("=")
         if looks_random(value):
@@ -90,12 +90,19 @@ def redact_text(text: str, *, whole: bool = False) -> str:
     return text
 
 
-def _without_value(found: re.Match[str]) -> str:
-    value = found["value"]
-    if REDACTED in value or not is_secret_name(found["name"], value.strip("\"'")):
-        return found[0]
-    quote = value[0] if value[0] in "\"'" else ""
-    return f"{found['name']}{found['sign']}{quote}{REDACTED}{quote}"
+def _without_values(text: str) -> str:
+    """Looks at every name=value; behind an ordinary name the value may hold another (`url=https://host/?token=X`)."""
+    kept, place = "", 0
+    while found := NAMED.search(text, place):
+        value = found["value"]
+        if REDACTED in value or not is_secret_name(found["name"], value.strip("\"'")):
+            kept += text[place : found.end("sign")]
+            place = found.end("sign")
+            continue
+        quote = value[0] if value[0] in "\"'" else ""
+        kept += f"{text[place : found.end('sign')]}{quote}{REDACTED}{quote}"
+        place = found.end()
+    return kept + text[place:]
 
 
 def is_secret_name(name: str, value: str) -> bool:
