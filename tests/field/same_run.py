@@ -172,10 +172,18 @@ def differences(row: Row, folder: Path, device: str = "cpu", *, control: bool = 
     record = folder / "record"
     attached = run(row, folder / "attached" / "work", device, record)
     found = _compare(row, plain, attached, folder)
-    steps = steps_recorded(record)
-    if row.status == attached.status and steps < row.steps:
-        found.append(f"only {steps} steps recorded, at least {row.steps} expected: not watched")
-    return found
+    return found + _watched(row, record)
+
+
+def _watched(row: Row, record: Path) -> list[str]:
+    """A run that nobody watched is the same run for the wrong reason."""
+    try:
+        steps = steps_recorded(record)
+    except Exception as error:  # a record that cannot be read is a finding like any other
+        return [f"the record cannot be read: {type(error).__name__}: {error}"]
+    if steps >= row.steps:
+        return []
+    return [f"only {steps} steps recorded, at least {row.steps} expected: not watched"]
 
 
 def _compare(row: Row, plain: Outcome, attached: Outcome, folder: Path) -> list[str]:
