@@ -18,11 +18,15 @@ from traindoctor.diagnosis.verdict import COSTS_ONLY_TIME, OUTCOME_ONLY
 from traindoctor.exams import EXAMS
 from traindoctor.exams.agenda import Agenda
 from traindoctor.record import StoredRecord, open_record, record_path
+from traindoctor.replay.watchdog import Overdue, limited
 from traindoctor.report.json import as_dict
 
 if TYPE_CHECKING:
     from traindoctor.capture.watch import Watch
     from traindoctor.report.html import Notebook
+
+# One diagnosis is a fraction of a second of arithmetic; past this something is wrong, and the script does not wait.
+LOOK_SECONDS = 20.0
 
 
 class Stopped(KeyboardInterrupt):
@@ -159,8 +163,12 @@ class Doctor:
         writer.flush()
         if self._record is None:
             self._record = StoredRecord(record_path(self.watch.out, self.watch.rank or 0))
-        self._record.refresh()
-        self.diagnosis = diagnose(self._record)
+        record = self._record
+        record.refresh()
+        try:
+            self.diagnosis = limited(lambda: diagnose(record), seconds=LOOK_SECONDS)
+        except Overdue as reason:
+            raise TimeoutError(f"the diagnosis was stopped: {reason}") from None
         found = (cause.finding for cause in self.diagnosis.causes)
         self._open = [one for one in (*self.diagnosis.not_judged, *found) if one.wants]
         new = [

@@ -20,6 +20,7 @@ from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.recorder import StepRecorder
 from traindoctor.replay.snapshot import EVERY as SNAPSHOT_EVERY
+from traindoctor.replay.watchdog import Overdue, limited
 
 # The first steps show the model as it was built, and gradients that were never cleared from the second on.
 ALWAYS = frozenset({0, 1, 2, 20, 100})
@@ -28,6 +29,9 @@ EVERY = 100
 PART = "tape"
 # An optimizer that comes later, over other parameters, begins a stage of its own; earlier it is one of several.
 LATER = 5
+
+# What putting a tape together may take while the script waits: it is a walk over some thousand functions.
+FINISH_SECONDS = 10.0
 
 # Steps between two tapes of a model beside: see exams/frozen_targets.py.
 LONG_AFTER = 24
@@ -57,6 +61,8 @@ class Taping:
             weakref.WeakKeyDictionary()
         )
         """Models that are asked without gradient -> the step of their last pass."""
+        self._given_up = False
+        """A tape took too long to be put together: no other is begun in this run."""
         self._once_more = -1
         """Whether the model beside stays as it is shows on a second tape: the step of that one."""
         governor.add(PART, EVERY)
@@ -70,7 +76,7 @@ class Taping:
         self._asked = True
 
     def wanted(self, step: int) -> bool:
-        if step == self._taped_step:
+        if step == self._taped_step or self._given_up:
             return False
         if self._asked or (step in ALWAYS and self.governor.can_lend):
             return True
@@ -154,13 +160,16 @@ class Taping:
         assert self._recorder is not None
         self._finished = True
         try:
-            self.patient.add_tape(self._recorder.finish())
+            self.patient.add_tape(limited(self._recorder.finish, seconds=FINISH_SECONDS))
             if 0 <= self._stage < step and self.patient.writer is not None:
                 self.patient.writer.fact("stage.taped", step)
                 self._stage = -1
-        except ReplayError as reason:
-            self.patient.refusals[step] = str(reason)
+        except (ReplayError, Overdue) as reason:
+            late = isinstance(reason, Overdue)
+            self.patient.refusals[step] = f"the tape was dropped: {reason}" if late else str(reason)
+            self._recorder.close()
             self._recorder = hub.recorder = hub.beside = None
+            self._given_up = self._given_up or late
 
     def charge(self, step: int) -> float:
         """What taping this step cost, all told."""

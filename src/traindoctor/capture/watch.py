@@ -246,7 +246,7 @@ class Watch:
         else:
             self._handle(event)
 
-    def _broken(self, error: Exception) -> None:
+    def _broken(self, error: BaseException) -> None:
         """The border let nothing through and is closed for good: the script goes on without us."""
         self._fault("watch", error)
         self.detach()
@@ -275,7 +275,7 @@ class Watch:
         if count.ends_with(event):
             self._close_step()
 
-    def _fault(self, who: str, error: Exception) -> None:
+    def _fault(self, who: str, error: BaseException) -> None:
         text = f"{who} failed and was taken off: {''.join(traceback.format_exception(error))}"
         self.faults.append(text)
         if self._writer is not None:

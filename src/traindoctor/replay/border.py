@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils import _python_dispatch
 
 from traindoctor.replay.quiet import quiet
+from traindoctor.replay.watchdog import Overdue
 
 _C = torch._C
 # Looked up once: these are asked at every event.
@@ -51,7 +52,7 @@ class Border:
         self.on = True
         self.fault: str | None = None
         """What switched it off. Text: an exception would hold the script's frames and all their tensors."""
-        self.when_broken: Callable[[Exception], None] | None = None
+        self.when_broken: Callable[[BaseException], None] | None = None
         """Told of that, once."""
         self._nanoseconds = 0
         self._began = 0
@@ -114,7 +115,7 @@ class Border:
                 finally:
                     if grad:
                         _set_grad(True)
-        except Exception as error:
+        except (Exception, Overdue) as error:
             self._break(error)
             return None
         finally:
@@ -128,7 +129,7 @@ class Border:
             self._began = 0
             self._lock.release()
 
-    def _break(self, error: Exception) -> None:
+    def _break(self, error: Exception | Overdue) -> None:
         self.on, self.fault = False, "".join(traceback.format_exception(error))
         if self.when_broken is not None:
             try:
