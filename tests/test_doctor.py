@@ -13,7 +13,7 @@ import torch
 
 import traindoctor.diagnosis.engine as engine
 import traindoctor.doctor as doctor_module
-from traindoctor.capture.pace import CREDIT_SECONDS, LOOKS, next_look
+from traindoctor.capture.pace import LOOKS, UP_FRONT_SECONDS, next_look
 from traindoctor.capture.watch import Watch
 from traindoctor.checks.base import Check, Outcome, check, evidence
 from traindoctor.diagnosis import consequences
@@ -182,9 +182,11 @@ def test_without_a_budget_nothing_is_examined_while_the_script_runs(
 
 def test_the_allowance_is_the_credit_of_the_first_seconds(clinic: Clinic, watch: Watch) -> None:
     doctor = Doctor(watch, exams={})
-    assert doctor.pace.allowance == pytest.approx(0.02 * CREDIT_SECONDS)
+    assert doctor.pace.allowance == pytest.approx(0.02 * UP_FRONT_SECONDS)
     doctor.pace.spent = 1.0
-    assert doctor.pace.allowance == pytest.approx(0.02 * CREDIT_SECONDS - 1.0, abs=0.01)
+    assert doctor.pace.allowance == pytest.approx(0.02 * UP_FRONT_SECONDS - 1.0, abs=0.01)
+    watch.governor.spent = 0.1  # probes and doctor together spend what a minute earns, no more
+    assert doctor.pace.allowance == pytest.approx(0.02 * UP_FRONT_SECONDS - 1.1, abs=0.01)
 
 
 def test_what_is_settled_costs_the_script_no_more(clinic: Clinic, watch: Watch) -> None:
