@@ -63,7 +63,7 @@ SIZES: tuple[tuple[str, Any], ...] = (
         WIDTH,
     ),
     (
-        r"(\w*_)?sliding_window(_size)?|attention_window_size|attention_window|window_size|attention_chunk_size|attn_chunk_size",
+        r"(\w*_)?sliding_window(_size)?|attention_window_size|attention_window|attention_chunk_size|attn_chunk_size",
         16,
     ),
     (
@@ -76,6 +76,7 @@ SIZES: tuple[tuple[str, Any], ...] = (
     ),
     (r"\w*round_up_to_multiple_of", 8),
     (r"(\w*_)?offset", 1),
+    (r"window_size", 4),
     (r"image_size", 32),
     (r"patch_size", 8),
     (r"num_mel_bins", 16),
@@ -167,7 +168,7 @@ def small(field: str, value: Any) -> Any:
             if size is None:
                 return None
             if isinstance(value, list | tuple) and value and all(isinstance(v, int) for v in value):
-                return [min(v, size) for v in value]
+                return [size] * len(value) if max(value) > size else None
             exact = field in ("encoder_layers", "decoder_layers")
             return size if isinstance(value, int) and (value > size or exact) else None
     return None

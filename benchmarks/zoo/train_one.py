@@ -96,6 +96,8 @@ def make(name: str, family: str, fill: bool) -> torch.nn.Module:
     config = shrink.tiny(CONFIG_MAPPING[name], name if family == "causal" else "", fill=fill)
     if family == "vision":
         config.num_labels = CLASSES
+    if family == "seq2seq" and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0  # T5's family leaves it to generation
     auto = getattr(transformers, FAMILIES[family])
     model_class = auto._model_mapping[type(config)]
     if isinstance(model_class, tuple):
