@@ -154,6 +154,8 @@ class Doctor:
         wishes = [wish for wish in wanted(self._open) if wish.exam == name]
         self.asked.setdefault(name, set()).update(*(wish.causes for wish in wishes))
         result = self.agenda.perform(name, completed, seconds=seconds)
+        if name in self.watch.patient.stopped:
+            self._say(f"a test was {self.watch.patient.stopped[name]}; it is not tried again")
         if result is not None:
             self.watch.record_writer.exam(result)
 

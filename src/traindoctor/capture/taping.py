@@ -20,6 +20,7 @@ from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.recorder import StepRecorder
 from traindoctor.replay.snapshot import EVERY as SNAPSHOT_EVERY
+from traindoctor.replay.stacks import stacks_restored
 from traindoctor.replay.watchdog import Overdue, limited
 
 # The first steps show the model as it was built, and gradients that were never cleared from the second on.
@@ -160,7 +161,9 @@ class Taping:
         assert self._recorder is not None
         self._finished = True
         try:
-            self.patient.add_tape(limited(self._recorder.finish, seconds=FINISH_SECONDS))
+            with stacks_restored():
+                tape = limited(self._recorder.finish, seconds=FINISH_SECONDS)
+            self.patient.add_tape(tape)
             if 0 <= self._stage < step and self.patient.writer is not None:
                 self.patient.writer.fact("stage.taped", step)
                 self._stage = -1
