@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-import weakref
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -91,13 +91,16 @@ def test_a_snapshot_holds_nothing_of_the_scripts_optimizer(tmp_path) -> None:
     kept = watch.patient.snapshot.first.rule
     assert kept.attributes["history"] == []
     assert len(own.history) == STEPS
-    alive = weakref.ref(own)
     watch.close("done")
-    snapshot = watch.patient.snapshot
-    del own, watch
-    gc.collect()
-    assert alive() is None
-    assert snapshot.first.rule is kept
+    found: dict[int, object] = {}
+    queue: list[object] = [watch.patient.snapshot.first]
+    while queue:
+        one = queue.pop()
+        if id(one) not in found and not isinstance(one, type | ModuleType | FunctionType):
+            found[id(one)] = one
+            queue += gc.get_referents(one)
+    assert id(kept) in found
+    assert not {id(own), id(own.history), *map(id, own.param_groups)} & found.keys()
 
 
 def test_a_changed_rate_is_the_run_at_that_rate(tmp_path) -> None:
