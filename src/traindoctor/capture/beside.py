@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from traindoctor.capture.hub import hub
 from traindoctor.errors import ReplayError
+from traindoctor.replay import side_effects
 from traindoctor.replay.modes import random_states, set_random_state
 from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.no_communication import no_communication
@@ -72,6 +73,9 @@ class Beside:
                 raise ReplayError("compiled code that calls backward itself cannot be run twice")
             refuse_if_joined(modules)
             before.refuse_if_written(result)
+            reason = side_effects.of_modules(modules) or side_effects.of_callable(uncompiled)
+            if reason is not None:
+                raise ReplayError(f"compiled code is not run a second time: {reason}")
             self._run(uncompiled, result, before, modules)
         except Exception as error:  # the border: what we run beside the script must not reach it
             recorder.fail(error)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.events import Event
 from traindoctor.replay import quiet as switch
 from traindoctor.replay.quiet import quiet as silent
+from traindoctor.replay.unseen import unseen
 
 if TYPE_CHECKING:
     from traindoctor.replay.border import Border
@@ -45,8 +45,6 @@ class Hub:
         """The optimizer whose steps are counted meanwhile."""
         self.passes_asleep = 0
         """Backward passes meanwhile."""
-        self.schedules_asleep: Counter[int] = Counter()
-        """Scheduler steps meanwhile, by the scheduler's address."""
         self.woken: Callable[[], None] | None = None
         self.num_inner = 0
         """Calls that passed through a tap without an event in this attentive step: each has a price no clock sees."""
@@ -69,6 +67,10 @@ class Hub:
         """In ordinary steps: what modules and losses were given, should this be the step that breaks."""
         self.first_backward = True
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.schedulers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """Learning-rate schedulers, with how far each was when last looked at."""
         self.scaled_roots: dict[int, tuple[weakref.ref[Any], float]] = {}
 
     def reset_in_child(self) -> None:
@@ -145,7 +147,7 @@ class Patches:
             return
         own = name in vars(owner)
         original = getattr(owner, name)
-        replacement = make(original)
+        replacement = unseen(make(original))
         # torch.jit.script compiles what this gives instead of our Python.
         replacement.__prepare_scriptable__ = functools.partial(_given, original)
         setattr(owner, name, replacement)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -14,6 +16,7 @@ from typing import Any
 
 from traindoctor.capture.arming import say
 from traindoctor.errors import TraindoctorError
+from traindoctor.replay.unseen import FILE as UNSEEN
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 INTERRUPTED = 130
@@ -125,7 +128,10 @@ def _execute(
     ):  # a forked child that comes out here ends as Python's would: the verdict is its parent's
         _finish(finish, ended)
     if interrupted:
-        # As Python does: a shell must see that Ctrl-C ended the program.
+        # As Python does: threads are waited for, exit handlers run, and a shell sees that Ctrl-C ended the program.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        _flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return status
@@ -153,26 +159,28 @@ def _exit_status(request: SystemExit) -> int:
 
 
 def _print_traceback(error: BaseException) -> None:
-    without_us(error, set())
+    without_us(error)
     sys.excepthook(type(error), error, error.__traceback__)
 
 
-def without_us(error: BaseException | None, seen: set[int]) -> None:
+def without_us(error: BaseException) -> None:
     """Takes our own frames out of an exception's traceback, and out of those it came from."""
-    if error is None or id(error) in seen:
-        return
-    seen.add(id(error))
-    kept = []
-    frame = error.__traceback__
-    while frame is not None:
-        if not frame.tb_frame.f_code.co_filename.startswith(PACKAGE):
-            kept.append(frame)
-        frame = frame.tb_next
-    for this, following in zip(kept, [*kept[1:], None]):
-        this.tb_next = following
-    error.__traceback__ = kept[0] if kept else None
-    without_us(error.__cause__, seen)
-    without_us(error.__context__, seen)
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        kept, frame = [], one.__traceback__
+        while frame is not None:
+            if not frame.tb_frame.f_code.co_filename.startswith((PACKAGE, UNSEEN)):
+                kept.append(frame)
+            frame = frame.tb_next
+        for this, following in zip(kept, [*kept[1:], None]):
+            this.tb_next = following
+        one.__traceback__ = kept[0] if kept else None
+        waiting += [one.__cause__, one.__context__]
 
 
 def _flush() -> None:

@@ -27,6 +27,7 @@ from traindoctor.capture.ranks import rank_of_this_process
 from traindoctor.capture.subjects import Subjects
 from traindoctor.capture.tap_price import tap_seconds
 from traindoctor.capture.taping import Taping
+from traindoctor.capture.taps.optimizer import look_at_schedulers
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, RunEnded, StepBegin, StepEnd
 from traindoctor.probes import make_probes
 from traindoctor.probes.base import Probe
@@ -116,6 +117,7 @@ class Watch:
             self.taping.abandon()
         if self._patches is not None:
             hub.sink = hub.woken = border.when_broken = None
+            memory.holders = []
             hub.asleep = 0
             self._patches.undo()
             self._patches = None
@@ -182,6 +184,7 @@ class Watch:
             self._slept = self._planned - hub.asleep
             self.count.passed(self._slept, hub.passes_asleep)
         if hub.sink is not None and self.attached:
+            look_at_schedulers()
             hub.emit(RunEnded, status)
         if self.count.waiting and self.unrecorded is None:
             self._close_step()  # another optimizer was waited for

@@ -23,6 +23,7 @@ from traindoctor.replay.mode_stack import take_from_stack
 from traindoctor.replay.names import any_compiled
 from traindoctor.replay.ops import op_name, tensors_in
 from traindoctor.replay.quiet import active
+from traindoctor.replay.unseen import handed_on
 
 if TYPE_CHECKING:
     from traindoctor.replay.names import Names
@@ -123,7 +124,7 @@ class Listener(TorchFunctionMode):
         if name == "multi_head_attention_forward":
             with self._inside():
                 return func(*args, **kwargs)
-        result = func(*args, **kwargs)
+        result = handed_on(func, args, kwargs)
         self.num_heard += 1
         if name in TELLING:
             border.enter(self._look, name, args, kwargs, result)

@@ -15,6 +15,7 @@ from traindoctor.record import RecordWriter
 from traindoctor.replay.border import border
 from traindoctor.replay.mode_stack import take_from_stack
 from traindoctor.replay.ops import op_name
+from traindoctor.replay.unseen import handed_on
 
 # Evaluation passes that are listened to.
 PASSES = 3
@@ -92,7 +93,7 @@ class Listener(TorchFunctionMode):
         name = op_name(func)
         if name in DROPPING:
             self.count += bool(border.enter(drops, name, args, kwargs))
-        return func(*args, **kwargs)
+        return handed_on(func, args, kwargs)
 
 
 def drops(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

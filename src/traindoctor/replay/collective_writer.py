@@ -96,7 +96,7 @@ class CollectiveWriter:
         recorder = self.recorder
         if recorder.done:
             return None
-        began = time.thread_time_ns()
+        began = time.perf_counter()
         try:
             with quiet(), torch.no_grad():
                 return action()
@@ -104,7 +104,7 @@ class CollectiveWriter:
             recorder.fail(error)
             return None
         finally:
-            recorder.nanoseconds += time.thread_time_ns() - began
+            recorder.seconds += time.perf_counter() - began
 
     # -- before and after ---------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from traindoctor.replay.unseen import FILE as UNSEEN
+
 Kind = Literal["torch", "ours", "library", "script"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -37,6 +39,8 @@ def kind_of(filename: str) -> Kind:
 def _classify(filename: str) -> Kind:
     if filename.startswith(_TORCH):
         return "torch"
+    if filename == UNSEEN:
+        return "ours"
     if filename.startswith(_TRAINING):
         return "library"
     if filename.startswith(_OURS):

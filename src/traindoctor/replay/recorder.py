@@ -44,6 +44,7 @@ from traindoctor.replay.running_functions import RunningFunctions
 from traindoctor.replay.step_gradients import StepGradients, world_size
 from traindoctor.replay.tape import StepTape
 from traindoctor.replay.tensors import TensorTable
+from traindoctor.replay.unseen import handed_on
 
 # Compiled code rounds in other places. Larger differences of its results (relative, in norm) are no rounding:
 # bfloat16 chains differ by 1e-2 at most, another dropout mask by 0.1 and more.
@@ -253,7 +254,7 @@ class StepRecorder:
         except Exception as error:
             self.fail(error)
         self.seconds += time.perf_counter() - began + PASSING_SECONDS
-        result = func(*args, **kwargs)
+        result = handed_on(func, args, kwargs)
         if call is not None:
             began = time.perf_counter()
             try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.replay import exchange
+from traindoctor.replay import exchange, side_effects
 from traindoctor.replay.collective import Handing, same
 from traindoctor.replay.dtypes import CASTS, cast, target
 from traindoctor.replay.modes import Autocast, set_autocast_state, set_random_state
@@ -234,6 +234,9 @@ class TapeRunner:
 
 def apply_whole(call: FunctionCall, args: Any, kwargs: Any) -> tuple[Any, ...]:
     """Calls a Function of the step again; it and its backward pass are handed what their collectives gave."""
+    reason = side_effects.of_function(call.cls)
+    if reason is not None:
+        raise ReplayError(f"{call.name} is not called a second time: {reason}")
     with exchange.handing_out(Handing(call.forward_log)):
         result = call.cls.apply(*args, **kwargs)  # type: ignore[attr-defined]
     results = tuple(result) if isinstance(result, tuple | list) else (result,)
