@@ -258,10 +258,10 @@ SECTIONS: dict[str, type] = {"model": ModelConfig, "data": DataConfig, "train": 
 
 
 def _at_least(option: str, value: float, least: float) -> None:
-    if not least <= value <= MOST_COUNT:
-        raise ConfigError(
-            f"--{option} must be at least {least} and at most {MOST_COUNT}, not {value:g}"
-        )
+    if not value >= least:
+        raise ConfigError(f"--{option} must be at least {least}, not {value:g}")
+    if value > MOST_COUNT:
+        raise ConfigError(f"--{option} must be at most {MOST_COUNT}, not {value:g}")
 
 
 def _between(option: str, value: float, low: float, high: float, *, open_end: bool = False) -> None:
