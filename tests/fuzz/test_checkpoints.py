@@ -23,6 +23,7 @@ TOML = {
     "long number": "layers = " + "9" * 5000,
     "huge number": f"layers = {2**62}",
     "large whole number as a float": f"lr = {'9' * 400}",
+    "whole number of 400 digits": f"layers = {'9' * 400}",
     "NaN": "lr = nan",
     "infinite": "dropout = inf",
     "table of a table": "[model.layers]\na = 1",

@@ -257,17 +257,24 @@ class RunConfig:
 SECTIONS: dict[str, type] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
 
 
+def _shown(value: float) -> str:
+    """As it was given; a whole number can have more digits than anybody reads."""
+    return str(value) if abs(value) <= 10**18 else "a number of more than 18 digits"
+
+
 def _at_least(option: str, value: float, least: float) -> None:
-    if not least <= value <= MOST_COUNT:
-        raise ConfigError(
-            f"--{option} must be at least {least} and at most {MOST_COUNT}, not {value:g}"
-        )
+    if not value >= least:
+        raise ConfigError(f"--{option} must be at least {least}, not {_shown(value)}")
+    if value > MOST_COUNT:
+        raise ConfigError(f"--{option} must be at most {MOST_COUNT}, not {_shown(value)}")
 
 
 def _between(option: str, value: float, low: float, high: float, *, open_end: bool = False) -> None:
     if not (low <= value <= high) or (open_end and value == high):
         below = "below" if open_end else "at most"
-        raise ConfigError(f"--{option} must be at least {low} and {below} {high}, not {value:g}")
+        raise ConfigError(
+            f"--{option} must be at least {low} and {below} {high}, not {_shown(value)}"
+        )
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:

@@ -129,14 +129,21 @@ def _csv(path: Path, text: str) -> list[Mapping[str, Any]]:
 
 
 def _object(path: Path, text: str) -> Mapping[str, Any]:
-    value = parse_json(text)
+    value = _parsed(text)
     if not isinstance(value, dict):
         raise RecordError(f"{path}: an object per line is expected, a {type(value).__name__} came")
     return value
 
 
+def _parsed(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"no JSON: {error}") from error
+
+
 def _json(path: Path, text: str) -> list[Mapping[str, Any]]:
-    value = parse_json(text)
+    value = _parsed(text)
     if isinstance(value, dict):
         value = value.get("log_history", value.get("history", value))
     if isinstance(value, dict):  # columns instead of rows
