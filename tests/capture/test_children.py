@@ -40,8 +40,7 @@ class Data(Dataset):
         sys.setprofile(None)  # this we hear, and leave it at that
         torch.optim.SGD(inner.parameters(), 0.1).step()
         sys.setprofile(profile)
-        modes = torch._C._len_torch_function_stack()
-        return x.mean(0), torch.tensor([modes, len([s for s in seen if s != "worker"])])
+        return x.mean(0), torch.tensor([torch._C._len_torch_function_stack(), len([s for s in seen if s != "worker"])])
 def begin(worker):
     torch.manual_seed(worker)
     if START != "fork":
@@ -94,7 +93,7 @@ def forked(do):
         do()
         raise AssertionError
     print("ended with", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-CODE = "import torch, sys; print(torch.ones(2).sum().item(), 'sitecustomize' in sys.modules, len(sys.path), sys.flags.no_site)"
+CODE = "import sys; print('sitecustomize' in sys.modules, len(sys.path), sys.flags.no_site)"
 async def beside():
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", CODE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     print(await process.communicate(), process.returncode)
@@ -112,7 +111,7 @@ if __name__ == "__main__":
     worker = multiprocessing.get_context("fork").Process(target=exit, args=(5,))
     worker.start(); worker.join(); print(worker.exitcode, flush=True)
     asyncio.run(beside())
-    done = subprocess.run([sys.executable, "-c", CODE + "; sys.exit(4)"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", "import torch;" + CODE + "; sys.exit(4)"], capture_output=True, text=True)
     print(done.returncode, done.stdout, done.stderr)
     sys.exit(9)
 """
@@ -180,7 +179,9 @@ def both(folder: Path, script: str, *arguments: str) -> tuple[str, str]:
     ours = watched(folder, "script.py", *arguments)
     assert ours.out == bare.out
     assert ours.status == bare.status, ours.err
-    return bare.err, ours.err
+    # On a slow machine lines that tell how far it is come in between.
+    lines = [line for line in ours.err.splitlines(True) if not line.startswith("traindoctor: step")]
+    return bare.err, "".join(lines)
 
 
 def records(folder: Path) -> dict[int, Record]:
@@ -196,11 +197,6 @@ def test_nothing_of_ours_runs_in_workers_that_load_data(tmp_path: Path, start: s
     _, err = both(tmp_path, WORKERS, start)
     assert "Traceback" not in err
     assert list(records(tmp_path / "run")) == [6]
-    (bare,) = {
-        line.partition("[[")[2]
-        for line in run_python(tmp_path, "script.py", start).out.splitlines()
-    }
-    assert bare == "0, 0], [0, 0], [0, 0], [0, 0]]"
 
 
 def test_children_that_do_not_train_cannot_tell_the_difference(tmp_path: Path) -> None:
