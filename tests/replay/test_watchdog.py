@@ -326,3 +326,22 @@ def no_threads_more() -> Iterator[None]:
 
 def threads() -> set[str]:
     return set(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else set()
+
+
+def test_after_a_stop_a_profiled_script_goes_on() -> None:
+    """Python's mark of a pending exception that was taken back made every profiled call wait for ever."""
+
+    def endless() -> None:
+        while True:
+            pass
+
+    with pytest.raises(Overdue):
+        limited(endless, seconds=0.05)
+    limited(lambda: None, seconds=60.0)
+    calls = []
+    sys.setprofile(lambda *event: calls.append(1))
+    try:
+        sorted([3, 1, 2], key=lambda x: -x)
+    finally:
+        sys.setprofile(None)
+    assert calls

@@ -69,7 +69,9 @@ def environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "platform": platform.platform(),
+        "platform": " ".join(os.uname()[i] for i in (0, 2, 4))
+        if hasattr(os, "uname")
+        else sys.platform,
         "device": torch.cuda.get_device_name() if cuda else "cpu",
         "threads": torch.get_num_threads(),
         "cpus": os.cpu_count(),

@@ -35,6 +35,10 @@ LAST_LOOKS = 1000
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _NOTHING = ctypes.py_object()
+# Taking an exception back leaves Python's mark that something is pending: every call of the script would look for it
+# from then on, and one under a profiler for ever. A pending call that does nothing makes Python count again.
+_add_pending_call = ctypes.pythonapi.Py_AddPendingCall
+_do_nothing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda nothing: 0)
 IMPORTING = "<frozen importlib"
 
 
@@ -85,6 +89,8 @@ class Watcher:
         self.over = False
         self.firing = False
         """The helper is between its look at `bound` and the raising. The helper writes it."""
+        self.fired = False
+        """Something was raised: only then is there anything to take back. The helper writes it."""
         self.gone = True
         self.native: int | None = None
         self.bell = _thread.allocate_lock()
@@ -129,6 +135,7 @@ class Watcher:
         fires = self.bound is bound and not self.over
         if fires:
             bound.overrun = bound.overrun or reason
+            self.fired = True
             _raise_in(self.thread, Overdue)
         self.firing = False
         return fires
@@ -146,7 +153,9 @@ class Watcher:
         """After `bound` or `over` has changed: nothing that was on its way arrives any more."""
         while self.firing:
             time.sleep(0)
-        _raise_in(self.thread, _NOTHING)
+        if self.fired:
+            _raise_in(self.thread, _NOTHING)
+            _add_pending_call(_do_nothing, None)
 
     def end(self) -> None:
         """The helper is gone, for the system too: a fork must not meet it."""
