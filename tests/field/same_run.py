@@ -79,7 +79,8 @@ def run(row: Row, folder: Path, device: str, record: Path | None = None) -> Outc
     process = subprocess.Popen(
         command(row, record),
         cwd=folder,
-        env=environment(device),
+        # What one run compiled must not be found by the other: torch warns where it compiles.
+        env={**environment(device), "TORCHINDUCTOR_CACHE_DIR": f"{folder}-compiled"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -196,14 +197,17 @@ def _compare(row: Row, plain: Outcome, attached: Outcome, folder: Path) -> list[
     def text(outcome: Outcome, stream: str, side: str) -> str:
         said: bytes = getattr(outcome, stream)
         decoded = said.decode(errors="backslashreplace").replace(str(folder / side), "FOLDER")
-        decoded = LOG_HEAD.sub("TIME PROCESS ", decoded)
-        # Two processes write to one stream in any order.
-        return "".join(sorted(decoded.splitlines(True))) if row.several_writers else decoded
+        return LOG_HEAD.sub("TIME PROCESS ", decoded)
+
+    def settled(said: str) -> str:
+        """Two processes write to one stream in any order."""
+        return "".join(sorted(said.splitlines(True))) if row.several_writers else said
 
     out = text(plain, "out", "plain"), text(attached, "out", "attached")
-    found += changed_lines("standard output", *out)
+    found += changed_lines("standard output", *map(settled, out))
     err, verdicts = without_ours(text(attached, "err", "attached"), loud=row.exams)
-    found += changed_lines("standard error", text(plain, "err", "plain"), err)
+    plain_err = text(plain, "err", "plain")
+    found += changed_lines("standard error", settled(plain_err), settled(err))
     if row.exams and verdicts != row.verdicts:
         found.append(f"verdicts: {verdicts} told, {row.verdicts} expected")
     for name in sorted(plain.files.keys() ^ attached.files.keys()):

@@ -11,6 +11,8 @@ import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils._device import DeviceContext
 
+from traindoctor.replay.unseen import handed_on
+
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -134,5 +136,5 @@ class Seat(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if self.handler is None:
-            return func(*args, **(kwargs or {}))
+            return handed_on(func, args, kwargs or {})
         return self.handler(func, args, kwargs or {})

@@ -228,16 +228,16 @@ class StepRecorder:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if self._paused or self._in_step or self.done or quiet.active():
-            return func(*args, **kwargs)
+            return handed_on(func, args, kwargs)
         if getattr(func, "__module__", None) == DISTRIBUTED:
-            return func(*args, **kwargs)  # its process group is heard (replay/exchange.py)
+            return handed_on(func, args, kwargs)  # its process group is heard (replay/exchange.py)
         name = op_name(func)
         if name == "register_hook" and not args[0].is_leaf:
             self.draft.hooked_values = True
         if name in IGNORED or torch.is_inference_mode_enabled() or torch.compiler.is_compiling():
-            return func(*args, **kwargs)
+            return handed_on(func, args, kwargs)
         if name == "grad":
-            return self._gradient(func(*args, **kwargs))
+            return self._gradient(handed_on(func, args, kwargs))
         call, began = None, time.perf_counter()
         try:
             if torch._C._len_torch_dispatch_stack() > exchange.mine.depth:  # our own guard is one

@@ -7,13 +7,13 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
-from toy import VOCABULARY, TinyLM, digest, loss_of, random_states
+from toy import VOCABULARY, TinyLM, digest, loss_of, random_states, seed
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
 model = DistributedDataParallel(TinyLM())
-torch.manual_seed(rank)
+seed(rank)
 rows = (torch.randint(0, VOCABULARY, (40, 1)) + 3 * torch.arange(13)) % VOCABULARY
 data = TensorDataset(rows[:, :-1], rows[:, 1:])
 sampler = DistributedSampler(data, shuffle=True)

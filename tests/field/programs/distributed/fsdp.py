@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from toy import TinyLM, batch, digest, loss_of, random_states
+from toy import TinyLM, batch, digest, loss_of, random_states, seed
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -16,7 +16,7 @@ model = TinyLM()
 for block in model.blocks:
     fully_shard(block, mesh=mesh)
 fully_shard(model, mesh=mesh)
-torch.manual_seed(rank)
+seed(rank)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
 losses = []
 for _ in range(12):

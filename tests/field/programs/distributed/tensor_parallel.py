@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from toy import VOCABULARY, batch, digest, loss_of, random_states
+from toy import VOCABULARY, batch, digest, loss_of, random_states, seed
 
 
 class SumForward(torch.autograd.Function):
@@ -52,7 +52,7 @@ torch.manual_seed(0)
 embed, head = nn.Embedding(VOCABULARY, 16), nn.Linear(16, VOCABULARY)
 torch.manual_seed(rank + 1)
 middle = ParallelMLP()
-torch.manual_seed(0)  # both ranks see the same batches
+seed(0)  # both ranks see the same batches
 model = nn.Sequential(embed, middle, head)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 losses = []

@@ -20,7 +20,6 @@ KINDS: dict[str, Make] = {
     "adafactor": lambda groups: optim.Adafactor(groups, lr=1e-2),
     "rprop": lambda groups: optim.Rprop(groups, lr=1e-3),
     "asgd": lambda groups: optim.ASGD(groups, lr=1e-2),
-    "adagrad": lambda groups: optim.Adagrad(groups, lr=1e-2),
     "adadelta": lambda groups: optim.Adadelta(groups, maximize=False),
     "nadam": lambda groups: optim.NAdam(groups, decoupled_weight_decay=True),
     "radam": lambda groups: optim.RAdam(groups),
