@@ -145,11 +145,16 @@ class Patches:
         """`make(original)` gives the replacement. An attribute that the owner lacks is left alone."""
         if not hasattr(owner, name):
             return
-        own = name in vars(owner)
         original = getattr(owner, name)
         replacement = unseen(make(original))
         # torch.jit.script compiles what this gives instead of our Python.
         replacement.__prepare_scriptable__ = functools.partial(_given, original)
+        self.share(owner, name, replacement)
+
+    def share(self, owner: Any, name: str, replacement: Any) -> None:
+        """Puts a replacement that stands elsewhere already under another name of the same thing."""
+        own = name in vars(owner)
+        original = getattr(owner, name)
         setattr(owner, name, replacement)
 
         def undo() -> None:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as base
 
 import traindoctor
+from traindoctor.replay.unseen import FILE as UNSEEN
 
 TORCH = str(Path(torch.__file__).parent) + "/"
 OURS = str(Path(traindoctor.__file__).parent) + "/"
@@ -37,7 +38,7 @@ def is_torchs(function: Any) -> bool:
 
 def is_ours(function: Any) -> bool:
     """A tap: it makes no event while we are the ones who call."""
-    return file_of(getattr(function, "__func__", function)).startswith(OURS)
+    return file_of(getattr(function, "__func__", function)).startswith((OURS, UNSEEN))
 
 
 def is_builtin(value: Any) -> bool:

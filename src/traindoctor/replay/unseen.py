@@ -45,48 +45,46 @@ def handed_on(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _give_again(given: list[warnings.WarningMessage], frame: FrameType) -> None:
-    caller = _caller(frame)
     for message in given:
-        where = _frame_of(message, frame)
-        if where is None and caller is None:
-            continue
-        if where is None or _is_between(where):
-            where = caller
-        assert where is not None
-        inside = where.f_globals
+        filename, line, inside = message.filename, message.lineno, _module_of(message.filename)
+        if filename == FILE or inside is None or _is_between(inside):
+            caller = _caller(frame)
+            if caller is None:
+                continue
+            filename, line = caller.f_code.co_filename, caller.f_lineno
+            inside = caller.f_globals
         warnings.warn_explicit(
             message.message,
             message.category,
-            where.f_code.co_filename,
-            where.f_lineno,
+            filename,
+            line,
             module=inside.get("__name__", "<unknown>"),
             registry=inside.setdefault("__warningregistry__", {}),
             source=message.source,
         )
 
 
-def _frame_of(message: warnings.WarningMessage, frame: FrameType | None) -> FrameType | None:
-    """The frame that a warning was placed at, if it still runs."""
-    while frame is not None:
-        if frame.f_lineno == message.lineno and frame.f_code.co_filename == message.filename:
-            return frame
-        frame = frame.f_back
+def _module_of(filename: str) -> dict[str, Any] | None:
+    """The names of the module in this file. Warnings are rare: a search is good enough."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == filename:
+            return vars(module)
     return None
 
 
-def _is_between(frame: FrameType) -> bool:
-    name = frame.f_globals.get("__name__", "")
+def _is_between(inside: dict[str, Any]) -> bool:
+    name = str(inside.get("__name__", ""))
     return name.startswith(PACKAGE) or name == OVERRIDES
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
     """Who called the function: below our frames, those of torch's overrides and the function's own first one."""
     overridden = False
-    while frame is not None and _is_between(frame):
+    while frame is not None and _is_between(frame.f_globals):
         overridden = overridden or frame.f_globals.get("__name__") == OVERRIDES
         frame = frame.f_back
     if overridden and frame is not None:
         frame = frame.f_back
-        while frame is not None and _is_between(frame):
+        while frame is not None and _is_between(frame.f_globals):
             frame = frame.f_back
     return frame

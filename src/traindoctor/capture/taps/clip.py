@@ -15,9 +15,12 @@ from traindoctor.events import Clipped
 
 def install(patches: Patches) -> None:
     utils, home = torch.nn.utils, torch.nn.utils.clip_grad
-    for owner in (utils, home):
-        patches.replace(owner, "clip_grad_norm_", _clip_norm)
-        patches.replace(owner, "clip_grad_value_", _clip_value)
+    patches.replace(home, "clip_grad_norm_", _clip_norm)
+    patches.replace(home, "clip_grad_value_", _clip_value)
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        patches.share(
+            utils, name, getattr(home, name)
+        )  # one object under both names, as pickle expects
     # Accelerate and torchtitan use the two halves of clip_grad_norm_ on their own.
     patches.replace(utils, "clip_grads_with_norm_", _clip_with_norm)
 
