@@ -17,7 +17,8 @@ ALLOWED = {
     "errors": set(),
     "plain_files": set(),
     "private_files": set(),
-    "record": {"errors", "plain_files", "private_files"},
+    "background": set(),
+    "record": {"errors", "plain_files", "private_files", "background"},
     "events": {"errors"},
     "checks": {"record", "errors"},
     "diagnosis": {"checks", "record", "errors"},
@@ -32,7 +33,16 @@ ALLOWED = {
     "capture": {"exams", "probes", "replay", "events", "record", "private_files", "errors"},
 }
 EVERYTHING = {"doctor", "checkup", "cli", "integrations", "__init__", "__main__"}
-JUDGING = ["errors", "plain_files", "private_files", "record", "checks", "diagnosis", "report"]
+JUDGING = [
+    "errors",
+    "plain_files",
+    "private_files",
+    "background",
+    "record",
+    "checks",
+    "diagnosis",
+    "report",
+]
 
 
 def part_of(file: Path) -> str:

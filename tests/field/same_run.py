@@ -26,6 +26,8 @@ HEADLINE = re.compile(r"^traindoctor: (SICK|HEALTHY|INCONCLUSIVE)\b")
 LAST_LINE = re.compile(r"^  recorded in |nothing was trained$")
 # The head of a line of torch's own logs: time and process are no part of what is said.
 LOG_HEAD = re.compile(r"^(?:[IWE]\d{4} [\d:.]+ +\d+|[A-Z]+:[\d-]+ [\d:]+ \d+:\d+) ", re.MULTILINE)
+# Where an object lies is another place in every process.
+ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def _compare(row: Row, plain: Outcome, attached: Outcome, folder: Path) -> list[
     def text(outcome: Outcome, stream: str, side: str) -> str:
         said: bytes = getattr(outcome, stream)
         decoded = said.decode(errors="backslashreplace").replace(str(folder / side), "FOLDER")
-        return LOG_HEAD.sub("TIME PROCESS ", decoded)
+        return ADDRESS.sub("ADDRESS", LOG_HEAD.sub("TIME PROCESS ", decoded))
 
     def settled(said: str) -> str:
         """Two processes write to one stream in any order."""

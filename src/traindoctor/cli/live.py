@@ -16,9 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from traindoctor.background import Background
 from traindoctor.capture.forking import hold_while_forking
 from traindoctor.cli.bottom_lines import BottomLines, can_stay
-from traindoctor.record.background import Background
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from traindoctor.background import Background
 from traindoctor.errors import RecordError
 from traindoctor.private_files import make_private_file, make_private_folder
-from traindoctor.record.background import Background
 from traindoctor.record.opening import Database
 from traindoctor.record.schema import FORMAT, ExamResult
 from traindoctor.record.secrets import redact_arguments, redact_text

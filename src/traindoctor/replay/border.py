@@ -212,8 +212,11 @@ def silent_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def own_modes() -> Iterator[None]:
-    """Function modes work again, on an empty stack, and no hooks of the script's see our graphs: exams tape steps."""
+def modes_aside() -> Iterator[None]:
+    """For exams: no mode or subclass of the script's hears what we call, and no hook of its own sees our graphs.
+
+    The stack of modes is empty, so that an exam that tapes a step of its own making (`replay/single.py`) hears only that.
+    """
     kept: list[TorchFunctionMode] = []
     while _C._len_torch_function_stack():
         kept.append(_pop_mode())
@@ -223,7 +226,7 @@ def own_modes() -> Iterator[None]:
             if hooked:  # the innermost pair counts
                 hooks = torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, _same)
                 stack.enter_context(hooks)
-            stack.enter_context(_C._EnableTorchFunction())
+            stack.enter_context(_C.DisableTorchFunction())
             yield
     finally:
         while _C._len_torch_function_stack():

@@ -104,10 +104,12 @@ def _containers(module: nn.Module) -> list[Any]:
 @contextmanager
 def gradients_restored(tensors: Iterator[Tensor]) -> Iterator[None]:
     """The same .grad objects as before. Exams never write into them; replays work on copies."""
-    kept = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf]
+    with torch._C.DisableTorchFunction():  # a subclass of the script's hears nothing of it
+        kept = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf]
     try:
         yield
     finally:
-        for tensor, gradient in kept:
-            if tensor.grad is not gradient:
-                tensor.grad = gradient
+        with torch._C.DisableTorchFunction():
+            for tensor, gradient in kept:
+                if tensor.grad is not gradient:
+                    tensor.grad = gradient

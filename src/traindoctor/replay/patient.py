@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from traindoctor.record import RecordWriter
-from traindoctor.replay.border import own_modes, silent_warnings, state_set_aside, usual_state
+from traindoctor.replay.border import modes_aside, silent_warnings, state_set_aside, usual_state
 from traindoctor.replay.crash import Crash
 from traindoctor.replay.hooks_aside import hooks_aside
 from traindoctor.replay.memory import memory
@@ -111,7 +111,7 @@ class Patient:
             stack.enter_context(silent_warnings())
             if not usual_state():
                 stack.enter_context(state_set_aside())
-            stack.enter_context(own_modes())
+            stack.enter_context(modes_aside())
             stack.enter_context(torch.enable_grad())
             stack.enter_context(no_communication())
             stack.enter_context(random_state_restored())

@@ -35,7 +35,7 @@ def tape_step(
             for tensor in tensors:
                 tensor.grad = None
         recorder.start()
-        with torch.enable_grad():
+        with torch.enable_grad(), torch._C._EnableTorchFunction():
             for number, function in enumerate(functions):
                 loss = function()
                 recorder.on(BackwardBegin([loss], number == 0, 1.0))

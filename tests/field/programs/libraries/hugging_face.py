@@ -6,6 +6,7 @@ import transformers
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()  # its speed is another in every run
 
 import torch  # noqa: E402
 from toy import DEVICE, VOCABULARY, batch, finish, seed  # noqa: E402

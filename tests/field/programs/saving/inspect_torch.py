@@ -33,8 +33,7 @@ FUNCTIONS = [
 def describe() -> None:
     for function in FUNCTIONS:
         source = digest(inspect.getsource(function))
-        file = inspect.getsourcefile(function).rpartition("site-packages")[2]
-        print(function.__module__, function.__qualname__, source, file)
+        print(function.__module__, function.__qualname__, source)
         print("    ", inspect.signature(function))
     print(torch.Tensor.item.__name__, callable(torch.Tensor.item), nn.Module.__call__.__name__)
     print(inspect.getmodule(F.cross_entropy).__name__, F.cross_entropy.__doc__[:30])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from traindoctor.record.background import Background
+from traindoctor.background import Background
 
 
 def wait_until(true: Callable[[], bool]) -> bool:
