@@ -34,16 +34,15 @@ LAST_LOOKS = 1000
 
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
-_NOTHING = ctypes.py_object()
-# Taking an exception back leaves Python's mark that something is pending: every call of the script would look for it
-# from then on, and one under a profiler for ever. A pending call that does nothing makes Python count again.
-_add_pending_call = ctypes.pythonapi.Py_AddPendingCall
-_do_nothing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda nothing: 0)
 IMPORTING = "<frozen importlib"
 
 
 class Overdue(BaseException):
     """Past its limit. Not an Exception: what is stopped must not catch it and go on."""
+
+
+class _Settled(BaseException):
+    """Takes the place of an `Overdue` that is no longer wanted."""
 
 
 class Bound:
@@ -154,8 +153,14 @@ class Watcher:
         while self.firing:
             time.sleep(0)
         if self.fired:
-            _raise_in(self.thread, _NOTHING)
-            _add_pending_call(_do_nothing, None)
+            # Taking an exception back would leave Python's mark that one is pending: every call of the script would look
+            # for it from then on, and one under a profiler for ever. So another one takes its place, and is caught.
+            try:
+                _raise_in(self.thread, _Settled)
+                while True:
+                    time.sleep(0)
+            except _Settled:
+                self.fired = False
 
     def end(self) -> None:
         """The helper is gone, for the system too: a fork must not meet it."""
