@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,8 @@ def main() -> None:
     print(f"{len(todo)} of {len(names)} to do, {options.jobs} at a time", flush=True)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(options.jobs) as pool, options.results.open("a") as file:
-        for row in pool.map(lambda name: measure(name, options), todo):
+        for measured in as_completed([pool.submit(measure, name, options) for name in todo]):
+            row = measured.result()
             file.write(json.dumps(row) + "\n")
             file.flush()
             known[options.family, options.device, row["architecture"]] = row
