@@ -40,7 +40,7 @@ def test_lists_runs_with_their_state(client: TestClient) -> None:
     assert cards["sick"]["verdict"] == "sick"
     assert cards["sick"]["steps"] == 120
     assert cards["broken"]["state"] == "corrupt"
-    assert "no readable record" in cards["broken"]["error"]
+    assert "is not a readable record" in cards["broken"]["error"]
 
 
 def test_a_run_gives_its_verdict_exams_and_facts(client: TestClient) -> None:

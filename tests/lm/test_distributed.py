@@ -88,7 +88,7 @@ def test_two_processes_have_the_curve_of_one(tmp_path: Path, tiny: Any, shard: b
 
 
 def test_two_processes_and_a_clock(tmp_path: Path, tiny: Any) -> None:
-    in_two_processes(tmp_path, tiny(minutes=0.05, eval_every=1000, sample_tokens=0))
+    in_two_processes(tmp_path, tiny(minutes=0.2, eval_every=1000, sample_tokens=0))
     # The rate has followed the clock to its end, over many readings of the losses.
     assert len(losses(tmp_path)) > 20
     assert losses(tmp_path, "lr")[-1] < 0.2 * max(losses(tmp_path, "lr"))

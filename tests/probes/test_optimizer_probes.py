@@ -226,6 +226,8 @@ def test_a_run_that_never_steps_says_whether_weights_change(tmp_path) -> None:
 
 
 def test_rates_are_those_the_optimizer_used_and_the_schedule_is_described(tmp_path) -> None:
+    alive = []  # a schedule that the script keeps: the steps of one that is gone are counted up to the last step
+
     def train() -> None:
         model = Two()
         groups = [
@@ -234,6 +236,7 @@ def test_rates_are_those_the_optimizer_used_and_the_schedule_is_described(tmp_pa
         ]
         optimizer = torch.optim.SGD(groups, lr=0.1)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+        alive.append(schedule)
         for _ in range(4):
             step(model, optimizer)
             schedule.step()
@@ -254,10 +257,13 @@ def test_rates_are_those_the_optimizer_used_and_the_schedule_is_described(tmp_pa
 
 
 def test_a_schedule_of_an_optimizer_that_is_not_stepped(tmp_path) -> None:
+    alive = []
+
     def train() -> None:
         model = Two()
         old = torch.optim.SGD(model.parameters(), lr=0.1)
         schedule = torch.optim.lr_scheduler.StepLR(old, 1)
+        alive.append(schedule)
         old.step()  # torch warns when a schedule comes before every step
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):

@@ -16,6 +16,7 @@ from traindoctor.replay.border import border
 from traindoctor.replay.crash import CrashKeeper
 from traindoctor.replay.draft import MAX_BYTES
 from traindoctor.replay.memory import memory
+from traindoctor.replay.mode_stack import Seat
 from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.recorder import StepRecorder
@@ -97,6 +98,8 @@ class Taping:
 
     def _hear(self, event: Event, step: int) -> None:
         kind = type(event)
+        if Seat.left:
+            Seat.clear()  # of a tape that ended inside a torch function
         if self.patient.crash is None:
             self.crashes.on(event, step)
             self.patient.crash = self.crashes.crash
@@ -193,6 +196,7 @@ class Taping:
         hub.recorder = hub.beside = None
         if recorder is not None:
             recorder.close()
+        Seat.clear()
 
 
 def untapeable(module: torch.nn.Module) -> str | None:

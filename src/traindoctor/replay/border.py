@@ -58,6 +58,9 @@ class Border:
         self._began = 0
         """When the entry that is under way began; 0 outside."""
         self._lock = threading.Lock()
+        self._entrant = 0
+        self.shared = False
+        """Several threads of the script train."""
 
     @property
     def lock(self) -> threading.Lock:
@@ -90,6 +93,9 @@ class Border:
 
     def enter(self, handler: Callable[..., Any], *args: Any) -> Any:
         """What the handler gives; None where we stay outside, or fail."""
+        thread = threading.get_ident()
+        if thread != self._entrant:
+            self._entrant, self.shared = thread, self._entrant != 0
         if self.closed or not self._lock.acquire(blocking=False):
             return None
         self._began = began = _now()
@@ -140,7 +146,8 @@ class Border:
     def begin_anew(self) -> None:
         """In a forked child: another thread of the parent may have been inside when it forked."""
         self._lock = threading.Lock()
-        self._began = self._nanoseconds = 0
+        self._began = self._nanoseconds = self._entrant = 0
+        self.shared = False
         self.when_broken = None
 
 
@@ -170,14 +177,19 @@ def _traced() -> bool:
 
 @contextmanager
 def state_set_aside() -> Iterator[None]:
-    """What the script switched on is off inside, and on again after."""
-    dtype, deterministic = _default_dtype(), _deterministic()
+    """What the script switched on is off inside, and on again after.
+
+    Some of it is the whole process's: where the script has other threads that stays on, and what we call may fail.
+    """
+    alone = threading.active_count() == 1
+    dtype, deterministic = _default_dtype(), _deterministic() and alone
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    anomaly, check_nan = _anomaly(), torch.is_anomaly_check_nan_enabled()
+    anomaly, check_nan = _anomaly() and alone, torch.is_anomaly_check_nan_enabled()
     casting = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     modes = [_python_dispatch._pop_mode() for _ in range(_num_dispatch_modes())]
     try:
-        torch.set_default_dtype(torch.float32)
+        if alone:
+            torch.set_default_dtype(torch.float32)
         if deterministic:
             _C._set_deterministic_algorithms(False)
         if anomaly:
@@ -196,7 +208,8 @@ def state_set_aside() -> Iterator[None]:
             _C.set_anomaly_enabled(True, check_nan)
         if deterministic:
             _C._set_deterministic_algorithms(True, warn_only=warn_only)
-        torch.set_default_dtype(dtype)
+        if alone:
+            torch.set_default_dtype(dtype)
         for mode in reversed(modes):
             _python_dispatch._push_mode(mode)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.replay import exchange, side_effects
 from traindoctor.replay.collective import Handing, same
+from traindoctor.replay.device_asserts import refuse_hidden_state, refuse_what_would_assert
 from traindoctor.replay.dtypes import CASTS, cast, target
 from traindoctor.replay.modes import Autocast, set_autocast_state, set_random_state
 from traindoctor.replay.no_communication import no_communication
@@ -42,6 +43,8 @@ class TapeRunner:
         self.gradients = gradients
         self.substitute = substitute
         self.indices: dict[Op, Tensor] = {}
+        self.changed = bool(substitute) or dtype is not None or bool(look_through)
+        """Some value may be another one than in the script's step."""
         self.look: Callable[[Op, Any, Sequence[Tensor]], bool] | None = None
         self.stopped = False
         self.early: Mapping[int, Ref] = {}
@@ -59,6 +62,7 @@ class TapeRunner:
         self.segment = 0
 
     def put_leaves(self, parameters: Mapping[str, Tensor]) -> None:
+        self.changed = self.changed or bool(parameters)
         for name, leaf in self.tape.parameters.items():
             value = parameters.get(name, leaf.value).detach()
             if self.dtype is not None:
@@ -79,6 +83,7 @@ class TapeRunner:
             raise ReplayError(
                 "the step joins results of several ranks, and those of the others belong to the taped batch"
             )
+        self.changed = True
         for ref, value in batch.items():
             self.env[ref] = value.clone()
 
@@ -166,6 +171,7 @@ class TapeRunner:
         elif op.name == "tensor" and self.goes_through(op):
             result = args[0].clone()
         else:
+            self.refuse_harm(op, args, kwargs)
             result = func(*args, **kwargs)
         outputs = [result] if isinstance(result, Tensor) else list(tensors_in(result))
         if self.look is not None and not op.synthetic:
@@ -176,6 +182,13 @@ class TapeRunner:
             if self.dtype is not None and is_float(value):
                 value = cast(value, self.dtype)
             self.env[ref] = self.substitute.get(ref, value)
+
+    def refuse_harm(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Nothing a replay calls may reach the script's device: no assertion there, no random state of its own."""
+        if torch.cuda._initialized and any(t.is_cuda for t in tensors_in((args, kwargs))):
+            refuse_hidden_state(op.name, args)
+            if self.changed or self.indices:
+                refuse_what_would_assert(op.name, args, kwargs)
 
     def runs_whole(self, call: FunctionCall) -> bool:
         return self.opaque or call.joins_ranks or bool(call.escapes)

@@ -46,7 +46,9 @@ def handed_on(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def _give_again(given: list[warnings.WarningMessage], frame: FrameType) -> None:
     for message in given:
-        filename, line, inside = message.filename, message.lineno, _module_of(message.filename)
+        filename, line = message.filename, message.lineno
+        # In a thread of torch's own there is no Python frame: Python places the warning in sys.
+        inside = vars(sys) if "sys" in (filename, filename.strip("<>")) else _module_of(filename)
         if filename == FILE or inside is None or _is_between(inside):
             caller = _caller(frame)
             if caller is None:
