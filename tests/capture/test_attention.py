@@ -1,0 +1,117 @@
+"""How closely steps are followed: everything at first, then as much as listening may cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from traindoctor.capture.attention import FIRST_STEPS, LONGEST, LONGEST_SILENCE, SHARE, Attention
+from traindoctor.capture.hub import hub
+from traindoctor.capture.watch import Watch
+from traindoctor.record import open_record
+
+
+def followed(
+    budget: float, step: float, pulse: float, extra: float, steps: int = 2000
+) -> tuple[Attention, float]:
+    """(the attention after so many steps, what listening cost in the later half over their time)"""
+    attention, spent, ran = Attention(budget), 0.0, 0.0
+    for number in range(steps):
+        cost = 0.0
+        if attention.heard(number) or attention.attentive(number):
+            cost = pulse + (extra if attention.attentive(number) else 0.0)
+            attention.end_step(number, cost, step)
+        if number >= steps // 2:
+            spent, ran = spent + cost, ran + step
+    return attention, spent / ran
+
+
+def test_the_first_steps_are_all_attentive() -> None:
+    attention = Attention(0.0)
+    for step in range(FIRST_STEPS):
+        assert attention.attentive(step)
+        attention.end_step(step, 1.0, 0.001)
+    assert attention.stride == LONGEST
+
+
+def test_long_steps_are_all_attentive() -> None:
+    attention, _ = followed(0.02, step=1.0, pulse=1e-4, extra=3e-3)
+    assert (attention.pulse, attention.stride) == (1, 1)
+
+
+@given(
+    step=st.floats(0.01, 2.0), pulse=st.floats(2e-5, 4e-4), extra=st.floats(2e-4, 5e-3),
+    budget=st.sampled_from([0.01, 0.02, 0.05]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_listening_keeps_to_its_share(
+    step: float, pulse: float, extra: float, budget: float
+) -> None:
+    attention, share = followed(budget, step, pulse, extra)
+    least = pulse / LONGEST_SILENCE + extra / LONGEST  # what is left of it at the longest distances
+    assert share <= max(SHARE * budget, least / step) * 1.1
+    assert attention.stride % attention.pulse == 0
+
+
+def test_all_ranks_share_steps_whatever_their_speed() -> None:
+    slow, fast = (followed(0.02, step, 1e-4, 3e-3)[0] for step in (0.5, 0.01))
+    shared = [s for s in range(1000, 1600) if slow.attentive(s) and fast.attentive(s)]
+    assert shared == [s for s in range(1000, 1600) if fast.attentive(s)]
+
+
+def test_steps_that_pass_in_silence_are_counted(tmp_path: Path) -> None:
+    """Only some are heard, and evaluations always; the numbers of steps and passes are right."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    watch = Watch(tmp_path, budget=1.0, replay=False)
+    watch.attention.attentive = lambda step: step % 32 == 0  # type: ignore[method-assign]
+    watch.attention._decide = lambda allowed: None  # type: ignore[method-assign]
+    watch.attention.pulse = watch.attention.stride = 8
+    watch.attach()
+    slept = 0
+    try:
+        for step in range(203):
+            slept += hub.asleep > 0
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(torch.ones(2, 4)), torch.zeros(2, 4)).backward()
+            optimizer.step()
+            if step == 100:
+                with torch.no_grad():
+                    nn.functional.mse_loss(model(torch.ones(2, 4)), torch.zeros(2, 4))
+    finally:
+        watch.close(0)
+    record = open_record(tmp_path)
+    assert slept > 100
+    assert record.fact("run.steps") == 203
+    assert record.fact("run.backwards") == 203
+    assert all(step % 8 == 0 for step in record["loss.root"].steps if step >= FIRST_STEPS)
+    assert record["time.step"].steps[-1] == 200
+
+
+def test_another_optimizer_is_heard_at_once(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    watch = Watch(tmp_path, budget=1.0, replay=False, probes=[])
+    watch.attention._decide = lambda allowed: None  # type: ignore[method-assign]
+    watch.attach()
+    try:
+        first = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(FIRST_STEPS):
+            model(torch.ones(2, 4)).sum().backward()
+            first.step()
+        hub.sleep(16, first)
+        watch._planned = 16
+        second = torch.optim.Adam(model.parameters())
+        model(torch.ones(2, 4)).sum().backward()
+        second.step()
+        assert hub.asleep == 0
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            second.step()
+        assert watch.step > FIRST_STEPS
+    finally:
+        watch.close(0)
