@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,6 +37,17 @@ def test_the_first_steps_are_all_attentive() -> None:
         assert attention.attentive(step)
         attention.end_step(step, 1.0, 0.001)
     assert attention.stride == LONGEST
+
+
+def test_where_all_is_spent_the_beginning_ends() -> None:
+    attention = Attention(0.02)
+    for step in range(10):
+        attention.end_step(step, 0.2, 0.01)
+    assert attention.reserve(10) == pytest.approx(0.2 * (FIRST_STEPS - 10))
+    attention.end_beginning(9)
+    attention.end_step(10, 0.0, 0.01)
+    assert not attention.attentive(11) or attention.stride == 1
+    assert attention.reserve(11) == 0.0
 
 
 def test_long_steps_are_all_attentive() -> None:

@@ -13,6 +13,8 @@ from statistics import median
 
 # Everything is heard so long.
 FIRST_STEPS = 64
+# However slow the machine is.
+FEWEST_FIRST = 8
 # Part of the budget that listening may use; the rest is for measurements.
 SHARE = 0.5
 # Most steps between two heard ones, and between two attentive ones.
@@ -31,14 +33,16 @@ class Attention:
     def __init__(self, budget: float) -> None:
         self.budget = budget
         self.stride = self.pulse = 1
+        self.first = FIRST_STEPS
+        """Steps that are all attentive."""
         self._attentive: deque[float] = deque(maxlen=REMEMBERED)
         self._ordinary: deque[float] = deque(maxlen=REMEMBERED)
 
     def attentive(self, step: int) -> bool:
-        return step < FIRST_STEPS or step % self.stride == 0
+        return step < self.first or step % self.stride == 0
 
     def heard(self, step: int) -> bool:
-        return step < FIRST_STEPS or step % self.pulse == 0
+        return step < self.first or step % self.pulse == 0
 
     def end_step(self, step: int, seconds: float, step_seconds: float) -> None:
         """What listening to this step cost, measurements not counted, beside the step's own time."""
@@ -46,8 +50,17 @@ class Attention:
             self._ordinary.append(seconds)
             return
         self._attentive.append(seconds)
-        if step + 1 >= FIRST_STEPS:
+        if step + 1 >= self.first:
             self._decide(SHARE * self.budget * step_seconds)
+
+    def reserve(self, step: int) -> float:
+        """What listening to the rest of the first steps will cost: nobody else may spend it."""
+        left = self.first - step
+        return left * median(self._attentive) if left > 0 and self._attentive else 0.0
+
+    def end_beginning(self, step: int) -> None:
+        """All that may be spent up front is spent: from here on steps are followed at their distances."""
+        self.first = min(self.first, max(FEWEST_FIRST, step + 1))
 
     def _decide(self, allowed: float) -> None:
         """Half of what is allowed for the pulse, the rest for attention."""

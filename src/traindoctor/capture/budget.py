@@ -69,6 +69,8 @@ class Governor:
         self.advance = budget * ADVANCE_SECONDS
         """What may still be lent."""
         self.debt = 0.0
+        self.reserved = 0.0
+        """For listening to the first steps: no test may take it."""
         self.spent = self.owed = 0.0
         """By probes and listening, and by others: all told."""
         self.earned_time = 0.0
@@ -90,9 +92,14 @@ class Governor:
         return CAP_STEPS * self.budget * self.step_seconds
 
     @property
+    def up_front(self) -> float:
+        """What may be spent now, of what a minute earns, or of what was earned since."""
+        return self.budget * max(UP_FRONT_SECONDS, self.earned_time)
+
+    @property
     def can_lend(self) -> bool:
         """What a minute earns may be spent at once, by probes and doctor together, and no more."""
-        return self.spent + self.owed < self.budget * max(UP_FRONT_SECONDS, self.earned_time)
+        return self.spent + self.owed < self.up_front
 
     def choose(self, step: int) -> set[str]:
         """The most overdue first, while their usual price is covered. The first call of each is let in."""

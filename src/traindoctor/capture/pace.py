@@ -64,7 +64,8 @@ class Pace:
         ran = time.perf_counter() - self._began - self.spent
         budget = self.governor.budget
         if ran < UP_FRONT_SECONDS:
-            return budget * UP_FRONT_SECONDS - self.spent - self.governor.spent
+            others = self.governor.spent + self.governor.reserved
+            return budget * UP_FRONT_SECONDS - self.spent - others
         earned = UP_FRONT_SECONDS + LATER_SHARE * (ran - UP_FRONT_SECONDS)
         return budget * earned - self.spent
 

@@ -307,6 +307,9 @@ class Watch:
         self.governor.end_step(max(0.0, now - self._step_began - own), 1 + self._slept)
         if hub.attentive == attentive:
             self.attention.end_step(step, max(0.0, own - measured), self.governor.step_seconds)
+        self.governor.reserved = self.attention.reserve(self.step)
+        if self.governor.spent > self.governor.up_front:
+            self.attention.end_beginning(step)
         if self.step % NAMES_AGAIN == 0:
             self.subjects.name_again()
         self._tell_listeners(step)
