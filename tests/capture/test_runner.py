@@ -119,8 +119,8 @@ def test_torch_and_numpy_are_not_imported_before_the_script_does(tmp_path: Path)
     ("target", "words"),
     [
         ("missing.py", "there is no script 'missing.py'"),
-        ("notes.txt", "is no Python"),
-        ("zeros.bin", "is no Python"),
+        ("notes.txt", "is not valid Python"),
+        ("zeros.bin", "is not valid Python"),
     ],
 )
 def test_what_cannot_run_is_told_in_a_sentence(tmp_path: Path, target: str, words: str) -> None:

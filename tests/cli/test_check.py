@@ -103,7 +103,7 @@ def test_a_script_is_stopped_after_its_first_steps(tmp_path: Path) -> None:
     [
         ("def patient():\n    return 3\n", "patient\\(\\) must give"),
         ("def patient():\n    return {'model': 1}\n", "without batches, loss_fn, optimizer"),
-        ("def patient(:\n", "is no Python"),
+        ("def patient(:\n", "is not valid Python"),
         ("def patient():\n    return 1, 2, 3\n", "it gave tuple of 3"),
         ("def patient():\n    return 1, 2, 3, 4\n", "must be an nn.Module"),
         ("print('hello')\n", "nothing was trained"),

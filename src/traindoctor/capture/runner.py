@@ -55,7 +55,7 @@ def run_module(name: str, arguments: Sequence[str], finish: Callable[[int | str]
     try:
         code = loader.get_code(spec.name)
     except SyntaxError as error:
-        raise TraindoctorError(f"{name} is no Python: {error}") from None
+        raise TraindoctorError(f"{name} is not valid Python: {error}") from None
     if code is None or spec.origin is None:
         raise TraindoctorError(f"the module {name!r} has no Python code to run")
     module = _fresh_main(file=spec.origin)
@@ -83,10 +83,12 @@ def _compiled(path: Path, full: str, name: str) -> types.CodeType:
         return compile(path.read_bytes(), full, "exec", dont_inherit=True)
     except SyntaxError as error:
         raise TraindoctorError(
-            f"{name} is no Python: {error.msg} in line {error.lineno}; give a Python script"
+            f"{name} is not valid Python: {error.msg} in line {error.lineno}; give a Python script"
         ) from None
     except ValueError as error:
-        raise TraindoctorError(f"{name} is no Python: {error}; give a Python script") from None
+        raise TraindoctorError(
+            f"{name} is not valid Python: {error}; give a Python script"
+        ) from None
     except OSError as error:
         raise TraindoctorError(f"cannot read {name}: {error.strerror}") from None
 

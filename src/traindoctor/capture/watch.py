@@ -28,7 +28,15 @@ from traindoctor.capture.subjects import Subjects
 from traindoctor.capture.tap_price import tap_seconds
 from traindoctor.capture.taping import Taping
 from traindoctor.capture.taps.optimizer import look_at_schedulers
-from traindoctor.events import BackwardBegin, Event, ForwardBegin, RunEnded, StepBegin, StepEnd
+from traindoctor.events import (
+    BackwardBegin,
+    Event,
+    ForwardBegin,
+    RunEnded,
+    ScalerUpdated,
+    StepBegin,
+    StepEnd,
+)
 from traindoctor.probes import make_probes
 from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
@@ -256,6 +264,8 @@ class Watch:
 
     def _handle(self, event: Event) -> None:
         kind, count = type(event), self.count
+        if hub.asleep and kind is ScalerUpdated:
+            return  # a step that was skipped in silence
         if kind is StepBegin:
             if count.has_stepped(event.optimizer):
                 self._close_step()

@@ -114,7 +114,7 @@ def defines_patient(path: Path) -> bool:
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
-        raise TraindoctorError(f"{path} is no Python: {error}") from None
+        raise TraindoctorError(f"{path} is not valid Python: {error}") from None
     return any(isinstance(node, ast.FunctionDef) and node.name == "patient" for node in tree.body)
 
 
