@@ -54,9 +54,9 @@ class Attention:
             self._decide(SHARE * self.budget * step_seconds)
 
     def reserve(self, step: int) -> float:
-        """What listening to the rest of the first steps will cost: nobody else may spend it."""
+        """What listening to the rest of the first steps will cost, judged by the cheapest so far: no test may take it."""
         left = self.first - step
-        return left * median(self._attentive) if left > 0 and self._attentive else 0.0
+        return left * min(self._attentive) if left > 0 and self._attentive else 0.0
 
     def end_beginning(self, step: int) -> None:
         """All that may be spent up front is spent: from here on steps are followed at their distances."""

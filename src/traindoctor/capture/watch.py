@@ -50,6 +50,8 @@ __all__ = ["Watch", "silent"]
 
 # Modules may be replaced while a run goes on: the trees are walked again after so many steps.
 NAMES_AGAIN = 100
+# Of what may be spent up front, at most so much is kept back for listening: early proofs are worth more.
+RESERVED = 0.25
 # A thread of ours that works keeps the script's thread from the interpreter for about twice as long (measured: 2.0).
 HELD_UP = 2.0
 
@@ -317,7 +319,8 @@ class Watch:
         self.governor.end_step(max(0.0, now - self._step_began - own), 1 + self._slept)
         if hub.attentive == attentive:
             self.attention.end_step(step, max(0.0, own - measured), self.governor.step_seconds)
-        self.governor.reserved = self.attention.reserve(self.step)
+        reserve = self.attention.reserve(self.step)
+        self.governor.reserved = min(reserve, RESERVED * self.governor.up_front)
         if self.governor.spent > self.governor.up_front:
             self.attention.end_beginning(step)
         if self.step % NAMES_AGAIN == 0:
