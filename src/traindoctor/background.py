@@ -73,7 +73,7 @@ def _handle_forks() -> None:
 
 
 def _pause() -> None:
-    _paused[:] = [one for one in list(_all) if one.stop()]
+    _paused.extend(one for one in list(_all) if one.stop())
 
 
 def _go_on() -> None:

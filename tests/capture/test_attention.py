@@ -116,7 +116,6 @@ def test_another_optimizer_is_heard_at_once(tmp_path: Path) -> None:
             model(torch.ones(2, 4)).sum().backward()
             first.step()
         hub.sleep(16, first)
-        watch._planned = 16
         second = torch.optim.Adam(model.parameters())
         model(torch.ones(2, 4)).sum().backward()
         second.step()
@@ -127,3 +126,50 @@ def test_another_optimizer_is_heard_at_once(tmp_path: Path) -> None:
         assert watch.step > FIRST_STEPS
     finally:
         watch.close(0)
+
+
+def test_optimizers_that_take_turns_are_all_heard(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    one, two = nn.Linear(4, 4), nn.Linear(4, 4)
+    first, second = (torch.optim.SGD(m.parameters(), 0.01) for m in (one, two))
+    watch = Watch(tmp_path, budget=1.0, replay=False)
+    watch.attention._decide = lambda allowed: None  # type: ignore[method-assign]
+    watch.attention.pulse = watch.attention.stride = 8
+    watch.attach()
+    try:
+        for _ in range(100):
+            for model, optimizer in ((one, first), (two, second)):
+                optimizer.zero_grad()
+                model(torch.ones(2, 4)).square().mean().backward()
+                optimizer.step()
+    finally:
+        watch.close(0)
+    record = open_record(tmp_path)
+    assert record.fact("run.steps") == 200
+    assert record.fact("run.backwards") == 200
+
+
+def test_waking_waits_until_we_may_look(tmp_path: Path) -> None:
+    """While the script profiles itself nothing is heard; the steps are counted all the same."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    watch = Watch(tmp_path, budget=1.0, replay=False)
+    watch.attention._decide = lambda allowed: None  # type: ignore[method-assign]
+    watch.attention.pulse = watch.attention.stride = 8
+    watch.attach()
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+
+    try:
+        train(100)
+        assert hub.asleep
+        with torch.profiler.profile():
+            train(20)
+        train(21)
+    finally:
+        watch.close(0)
+    assert open_record(tmp_path).fact("run.steps") == 141

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -521,3 +523,63 @@ def test_an_evaluation_is_heard_while_probes_rest(tmp_path: Path) -> None:
     assert record["loss.eval"].steps.tolist() == [1, 2, 3, 4, 5, 6]
     assert record["mode.eval_training"].values.tolist() == [0.0] * 6
     assert record["target.valid"].steps.tolist() == [0]
+
+
+def test_a_profiler_written_in_c_goes_on(tmp_path: Path) -> None:
+    import cProfile
+
+    def run() -> None:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        profile = cProfile.Profile()
+        profile.enable()
+        train(model, optimizer, 3)
+        profile.disable()
+        assert any("cross_entropy" in str(entry.code) for entry in profile.getstats())
+
+    record = recorded(tmp_path, run, replay=False)
+    assert record.fact("run.steps") == 3
+
+
+def test_a_pass_from_the_edge_of_a_graph_is_the_scripts_affair(tmp_path: Path) -> None:
+    def run() -> None:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            loss = model(torch.randint(0, 11, (4, 6))).square().mean()
+            torch.autograd.backward(torch.autograd.graph.get_gradient_edge(loss), torch.ones(()))
+            optimizer.step()
+
+    assert recorded(tmp_path, run).fact("run.steps") == 2
+
+
+def test_a_step_that_raises_hides_no_later_one(tmp_path: Path) -> None:
+    class Fails(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            raise MemoryError
+
+    def run() -> None:
+        model = Net()
+        with contextlib.suppress(MemoryError):
+            train(model, Fails(model.parameters(), 0.1), 1)
+        train(model, torch.optim.SGD(model.parameters(), 0.1), 5)
+
+    assert recorded(tmp_path, run, replay=False).fact("run.steps") == 5
+
+
+def test_what_the_scripts_signal_handler_raises_is_the_scripts(tmp_path: Path) -> None:
+    def late(*_: object) -> None:
+        raise TimeoutError("the script's own")
+
+    watch = Watch(tmp_path, replay=False, probes=[])
+    watch.listeners.append(lambda step: signal.raise_signal(signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, late)
+    watch.attach()
+    try:
+        model = Net()
+        with pytest.raises(TimeoutError, match="own"):
+            train(model, torch.optim.SGD(model.parameters(), 0.1), 3)
+        assert watch.attached
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        watch.close(0)

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from traindoctor.capture.hub import hub
 from traindoctor.errors import ReplayError
 from traindoctor.replay import side_effects
+from traindoctor.replay.hooks_aside import has_hooks
+from traindoctor.replay.memory import memory
 from traindoctor.replay.modes import random_states, set_random_state
 from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.no_communication import no_communication
@@ -63,7 +65,12 @@ class Beside:
         modules: Sequence[nn.Module],
     ) -> Any:
         recorder = self.recorder
-        before = Before(arguments, modules)
+        try:
+            before = Before(arguments, modules)
+        except Exception as error:  # the border: a copy that does not fit is our affair
+            recorder.fail(error)
+            with recorder.aside():
+                return call()
         passes, counted = recorder.num_passes, recorder.seconds
         with recorder.aside():
             result = call()
@@ -74,6 +81,8 @@ class Beside:
             refuse_if_joined(modules)
             before.refuse_if_written(result)
             reason = side_effects.of_modules(modules) or side_effects.of_callable(uncompiled)
+            if any(has_hooks(module) for module in modules):
+                reason = "its modules have hooks"
             if reason is not None:
                 raise ReplayError(f"compiled code is not run a second time: {reason}")
             self._run(uncompiled, result, before, modules)
@@ -126,6 +135,8 @@ class Before:
             for name, buffer in inner._buffers.items()
             if buffer is not None
         ]
+        if sum(buffer.nbytes for _, _, buffer in self.buffers) > memory.room():
+            raise ReplayError("the model's buffers do not fit into the memory bound")
         self.copies = {id(buffer): buffer.clone() for _, _, buffer in self.buffers}
 
     @property

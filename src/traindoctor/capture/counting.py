@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 
 import torch
 
@@ -20,6 +21,8 @@ from traindoctor.events import (
 # An optimizer that has not stepped after so many backward passes never will: passes are counted instead.
 # The largest accumulation seen in the wild is below it.
 NEVER_STEPS = 40
+# Steps that must have ended with the same optimizer before its steps alone are counted.
+RECENT = 16
 # What only the next step can begin with.
 BEGINNINGS = (ForwardBegin, BackwardBegin, BatchFetched)
 
@@ -35,6 +38,8 @@ class StepCount:
         self._backwards_in_step = 0
         self._stepped: set[int] = set()
         self._expected: set[int] = set()
+        self._recent: deque[set[int]] = deque(maxlen=RECENT)
+        """Who stepped in the last steps: optimizers may take turns."""
         self._searched = False
         self._counts_backwards = False
 
@@ -68,10 +73,14 @@ class StepCount:
 
     @property
     def only_optimizer(self) -> torch.optim.Optimizer | None:
-        """The one that ends every step; None where there are several, or none."""
-        if len(self._expected) != 1:
+        """The one that ended each of the last steps; None where there are several, or none."""
+        if len(self._expected) != 1 or any(one != self._expected for one in self._recent):
             return None
         return next((one for one in hub.optimizers if id(one) in self._expected), None)
+
+    def turned(self, optimizer: torch.optim.Optimizer) -> None:
+        """Another one stepped in between."""
+        self._recent.append({id(optimizer)})
 
     def passed(self, steps: int, backwards: int) -> None:
         """Steps of that one which nobody heard."""
@@ -82,6 +91,7 @@ class StepCount:
     def close(self) -> None:
         """The step ends; `step` is set when everything about it is written."""
         self._expected = set(self._stepped)
+        self._recent.append(self._expected)
         self._stepped.clear()
         self._backwards_in_step = 0
 

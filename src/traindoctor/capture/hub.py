@@ -41,11 +41,13 @@ class Hub:
         self.attentive = True
         self.asleep = 0
         """Steps of `clock` that still pass in silence."""
+        self.slept = 0
+        """And that have passed."""
         self.clock: weakref.ref[Any] | None = None
         """The optimizer whose steps are counted meanwhile."""
         self.passes_asleep = 0
         """Backward passes meanwhile."""
-        self.woken: Callable[[], None] | None = None
+        self.woken: Callable[[Any], bool] | None = None
         self.num_inner = 0
         """Calls that passed through a tap without an event in this attentive step: each has a price no clock sees."""
         self.evaluations_left = EVALUATION_PASSES
@@ -99,20 +101,25 @@ class Hub:
     def sleep(self, steps: int, clock: Any) -> None:
         """The next steps of this optimizer pass in silence."""
         self.asleep, self.clock, self.attentive = steps, weakref.ref(clock), False
+        self.slept = self.passes_asleep = 0
 
     def step_asleep(self, optimizer: Any) -> None:
-        """A step while asleep. Another optimizer begins something new: that is heard at once."""
+        """A step while asleep. Another optimizer begins something new: what follows is heard at once."""
         mine = self.clock is not None and self.clock() is optimizer
-        if mine:
-            self.asleep -= 1
-        if not (mine and self.asleep) and self.border is not None and self.woken is not None:
-            self.border.enter(self.woken)
-            self.asleep = 0
+        self.slept += 1
+        self.asleep = max(1, self.asleep - 1) if self.asleep > 1 else 0
+        if (self.asleep and mine) or self.border is None or self.woken is None:
+            return
+        if not self.border.enter(self.woken, None if mine else optimizer):
+            self.asleep = 1  # we may not look now: at the next step again
 
     def note(self, kind: str, tensors: Iterable[Any]) -> None:
         """Weak references: the script's memory stays its own."""
         if self.sink is not None and not self.attentive and len(self.notes) < MOST_NOTES:
-            self.notes.append((kind, [weakref.ref(tensor) for tensor in tensors]))
+            try:
+                self.notes.append((kind, [weakref.ref(tensor) for tensor in tensors]))
+            except Exception:  # outside the border: what cannot be walked is not noted
+                return
 
     def emit(self, make: Callable[..., Event | None], *args: Any) -> Event | None:
         """Makes an event and hands it on, behind the border. None where it was not heard."""

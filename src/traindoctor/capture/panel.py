@@ -11,6 +11,7 @@ from traindoctor.capture.budget import Governor
 from traindoctor.events import Event
 from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
+from traindoctor.replay.border import raised_by_signal
 from traindoctor.replay.names import Names
 
 
@@ -117,6 +118,8 @@ class Panel:
         try:
             call(*args, **kwargs)
         except Exception as error:  # a probe may fail; the run may not
+            if raised_by_signal(error):
+                raise
             self._fault(f"probe {probe.name}", error)
             self.probes.remove(probe)
             self._learn()

@@ -122,7 +122,8 @@ class Taping:
             last = self._asked_beside.get(event.module)
             self._asked_beside[event.module] = step
             # Asked at every step, with dropout at work: a teacher left in training mode. What it says is taped too.
-            if not self.recording and last == step - 1 and event.training and self._seen_module:
+            asked_again = hub.attentive and last == step - 1
+            if not self.recording and asked_again and event.training and self._seen_module:
                 wanted = self.wanted(step) or step == self._once_more
                 if wanted and active_dropout(event.module) and untapeable(event.module) is None:
                     self._start(step)

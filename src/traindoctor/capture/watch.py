@@ -9,8 +9,10 @@ import multiprocessing.util
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from traindoctor.capture import forking, taps
@@ -40,7 +42,7 @@ from traindoctor.events import (
 from traindoctor.probes import make_probes
 from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
-from traindoctor.replay.border import border
+from traindoctor.replay.border import border, raised_by_signal
 from traindoctor.replay.memory import memory
 from traindoctor.replay.mode_stack import Seat
 from traindoctor.replay.no_communication import no_communication, tensors_may_be_sharded
@@ -50,6 +52,8 @@ __all__ = ["Watch", "silent"]
 
 # Modules may be replaced while a run goes on: the trees are walked again after so many steps.
 NAMES_AGAIN = 100
+# Attentive steps whose calls of taps are remembered.
+TAPS_REMEMBERED = 15
 # Of what may be spent up front, at most so much is kept back for listening: early proofs are worth more.
 RESERVED = 0.25
 # A thread of ours that works keeps the script's thread from the interpreter for about twice as long (measured: 2.0).
@@ -97,10 +101,10 @@ class Watch:
         self.device_clock = DeviceClock()
         self._charged = 0.0
         """What of the border's time is on the account."""
-        self._tap_seconds = 0.0
+        self._tap_costs: deque[float] = deque(maxlen=TAPS_REMEMBERED)
         """What taps cost in a step where they make no event."""
-        self._planned = self._slept = 0
-        """Steps that are to pass in silence, and that did before the step that is heard now."""
+        self._slept = 0
+        """Steps that passed in silence before the one that is heard now."""
         self._step_began = time.perf_counter()
         self._closed = False
         self._ended = False
@@ -191,8 +195,8 @@ class Watch:
             return
         self._ended = True
         if hub.asleep:
-            self._slept = self._planned - hub.asleep
-            self.count.passed(self._slept, hub.passes_asleep)
+            self._slept = hub.slept
+            self.count.passed(hub.slept, hub.passes_asleep)
         if hub.sink is not None and self.attached:
             look_at_schedulers()
             hub.emit(RunEnded, status)
@@ -302,17 +306,18 @@ class Watch:
         step, writer = self.step, self.record_writer
         attentive = self.attention.attentive(step)
         self.count.close()
-        now = time.perf_counter()
         measured = self.panel.close(step, writer, attentive=attentive)
         self.count.step = self.patient.current_step = step + 1
         if self.taping is not None:
             self.taping.step_ended(self.step)
             measured += self.taping.charge(step)
         if hub.attentive:
-            self._tap_seconds, hub.num_inner = hub.num_inner * tap_seconds(), 0
-        border.charge(self._tap_seconds * (1 + self._slept) + self.device_clock.extra())
+            self._tap_costs.append(hub.num_inner * tap_seconds())
+        # An evaluation inside one attentive step is no measure of the others: the median is.
+        taps, hub.num_inner = median(self._tap_costs or [0.0]), 0
+        border.charge(taps * (1 + self._slept) + self.device_clock.extra())
         border.charge(HELD_UP * writer.thread_seconds())
-        own = border.seconds - self._charged
+        own, now = border.seconds - self._charged, time.perf_counter()
         self._charged += own
         writer.scalar("self.seconds", step, own)
         self.governor.pay(own)
@@ -341,16 +346,18 @@ class Watch:
             step += 1
         if step > self.step:
             hub.sleep(step - self.step, optimizer)
-            self._planned = step - self.step
         return step > self.step
 
-    def _wake(self) -> None:
-        """Called by the hub, behind the border, when the step that is to be heard begins."""
-        self._slept = self._planned - hub.asleep
-        self.count.passed(self._slept, hub.passes_asleep)
-        hub.passes_asleep = hub.asleep = 0
+    def _wake(self, other: Any) -> bool:
+        """Called by the hub, behind the border, when the step that is to be heard begins, or another optimizer stepped."""
+        self._slept = hub.slept
+        self.count.passed(hub.slept, hub.passes_asleep)
+        hub.asleep = hub.slept = 0
+        if other is not None:
+            self.count.turned(other)
         self.patient.current_step = self.step
         self._open_step()
+        return True
 
     def _open_step(self) -> None:
         """Who listens in the step that begins."""
@@ -370,6 +377,8 @@ class Watch:
             try:
                 listener(step)
             except Exception as error:  # the doctor is ours too
+                if raised_by_signal(error):
+                    raise
                 self._fault("listener", error)
                 self.listeners.remove(listener)
         spent = border.seconds - began

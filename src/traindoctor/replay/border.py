@@ -10,10 +10,12 @@ KeyboardInterrupt and SystemExit belong to the script. What passes is timed: `se
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
 import traceback
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,6 +44,7 @@ _capturing: Callable[[], bool] = getattr(_C, "_cuda_isCurrentStreamCapturing", l
 _now = time.perf_counter_ns
 
 # `warnings.catch_warnings` would make the script's own warnings appear again: the list is exchanged instead.
+PLAIN = (types.FunctionType, types.MethodType)
 SILENT = [("ignore", None, Warning, None, 0)]
 
 
@@ -103,7 +106,9 @@ class Border:
         filters, warnings.filters = warnings.filters, SILENT  # type: ignore[assignment]
         always = _warn_always()
         profile, trace = sys.getprofile(), sys.gettrace()
-        observed = profile is not None or trace is not None
+        # A profiler written in C (cProfile) cannot be put back as it was: it goes on, and sees us.
+        plain = all(one is None or isinstance(one, PLAIN) for one in (profile, trace))
+        observed = plain and (profile is not None or trace is not None)
         try:
             if observed:
                 observe(None, None)
@@ -122,6 +127,8 @@ class Border:
                     if grad:
                         _set_grad(True)
         except (Exception, Overdue) as error:
+            if raised_by_signal(error):
+                raise  # the script's own handler ran while we were inside
             self._break(error)
             return None
         finally:
@@ -129,11 +136,11 @@ class Border:
                 _set_warn_always(False)
             warnings.filters = filters
             _set_compiler(compiler)
-            if observed:
-                observe(profile, trace)
             self._nanoseconds += _now() - began
             self._began = 0
             self._lock.release()
+            if observed:
+                observe(profile, trace)
 
     def _break(self, error: Exception | Overdue) -> None:
         self.on, self.fault = False, "".join(traceback.format_exception(error))
@@ -149,6 +156,13 @@ class Border:
         self._began = self._nanoseconds = self._entrant = 0
         self.shared = False
         self.when_broken = None
+
+
+def raised_by_signal(error: BaseException) -> bool:
+    """Whether an exception comes out of a signal handler of the script's, such as one for a time limit."""
+    handlers = {getattr(signal.getsignal(n), "__code__", None) for n in signal.valid_signals()}
+    handlers.discard(None)
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def observe(profile: Any, trace: Any) -> None:

@@ -75,7 +75,8 @@ class CrashKeeper:
         self.names = names
         self.notes = notes
         self.crash: Crash | None = None
-        self._data: dict[Source, weakref.ref[Tensor]] = {}
+        self._data: dict[Source, Tensor] = {}
+        """Of this step, until it is over: its backward pass needs most of it as long."""
         self._counts: dict[str, int] = {}
         self._steps = False
         """A torch optimizer steps in this run."""
@@ -122,6 +123,7 @@ class CrashKeeper:
         elif kind == "step begins":
             self._steps = True
             self._look_at_gradients(step)
+            self._forget()
         else:
             self._forget()
 
@@ -140,7 +142,7 @@ class CrashKeeper:
         found = (tree,) if isinstance(tree, Tensor) else tensors_in(_plain(tree))
         for place, tensor in enumerate(found):
             if not tensor.requires_grad:
-                self._data[kind, number, place] = weakref.ref(tensor)
+                self._data[kind, number, place] = tensor
 
     def _gradients_broken(self) -> bool:
         if self._watched is None:
@@ -161,9 +163,9 @@ class CrashKeeper:
         for kind, refs in self.notes:
             self._see(kind, [tensor for ref in refs if (tensor := ref()) is not None])
         for number, place, tensor in data_variables(self._counts.get("backward", 0)):
-            self._data["variable", number, place] = weakref.ref(tensor)
+            self._data["variable", number, place] = tensor
         named = [(n, local(p).detach()) for n, p in self.names.parameters() if is_trainable_leaf(p)]
-        data = {place: t for place, ref in self._data.items() if (t := ref()) is not None}
+        data = dict(self._data)
         total = sum(nbytes(p) for _, p in named) + sum(nbytes(t) for t in data.values())
         log = StepLog(step)
         kept: dict[str, Tensor] = {}

@@ -97,7 +97,8 @@ def _writes(code: types.CodeType, own: str | None) -> Iterator[str]:
             holder = next(
                 (i for i in reversed(steps[:place]) if i.opname.startswith(LOADING)), None
             )
-            if holder is None or holder.argval != own:
+            held = holder.argval if holder is not None else None
+            if (held[-1] if isinstance(held, tuple) else held) != own:
                 yield f"sets {one.argval} on another object"
 
 

@@ -19,7 +19,7 @@ PACKAGE = __name__.partition(".")[0] + "."
 OVERRIDES = "torch.overrides"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-ALWAYS = [("always", None, Warning, None, 0)]
+ALWAYS = ("always", None, Warning, None, 0)
 
 
 def unseen(function: Function) -> Function:
@@ -33,11 +33,14 @@ def handed_on(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """`func(*args, **kwargs)`, called by a mode of ours."""
     given: list[warnings.WarningMessage] = []
     filters, shown = warnings.filters, warnings._showwarnmsg  # type: ignore[attr-defined]
-    warnings.filters = ALWAYS  # type: ignore[assignment]
+    ours = [ALWAYS]
+    warnings.filters = ours  # type: ignore[assignment]
     warnings._showwarnmsg = given.append  # type: ignore[attr-defined]
     try:
         return func(*args, **kwargs)
     finally:
+        # What a library asks for while it is imported inside the call is its own.
+        filters[:0] = [one for one in ours if one is not ALWAYS]  # type: ignore[index]
         warnings.filters = filters
         warnings._showwarnmsg = shown  # type: ignore[attr-defined]
         if given:

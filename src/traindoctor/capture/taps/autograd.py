@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import BackwardBegin, BackwardEnd
@@ -29,6 +30,8 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
         given = args[0] if args else kwargs.get("grad_tensors")
         if not isinstance(tensors, torch.Tensor):
             tensors = _many(tensors)  # a generator can be read only once
+            if not _all_tensors(tensors):
+                return original(tensors, *args, **kwargs)
         begun = hub.emit(_begin, tensors, None, given)
         hub.first_backward = False
         begin = time.perf_counter()
@@ -50,7 +53,7 @@ def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling() or hub.idle or hub.backward_depth or hub.asleep:
             return original(outputs, inputs, *args, **kwargs)
         outputs, inputs = _many(outputs), _many(inputs)
-        if not _asks_for_parameters(inputs):
+        if not _all_tensors(outputs) or not _asks_for_parameters(inputs):
             return original(outputs, inputs, *args, **kwargs)
         given = args[0] if args else kwargs.get("grad_outputs")
         begun = hub.emit(_begin, outputs, inputs, given)
@@ -88,9 +91,14 @@ def _many(tensors: Any) -> Any:
     """A tuple of tensors; anything that is not tensors (graph edges) stays as it came."""
     if isinstance(tensors, torch.Tensor):
         return (tensors,)
-    if isinstance(tensors, dict) or not hasattr(tensors, "__iter__"):
+    if isinstance(tensors, dict | GradientEdge) or not hasattr(tensors, "__iter__"):
         return tensors
     return tuple(tensors)
+
+
+def _all_tensors(roots: Any) -> bool:
+    """Edges of a graph have no value: a pass that begins at them is not heard."""
+    return isinstance(roots, tuple) and all(isinstance(root, torch.Tensor) for root in roots)
 
 
 def _asks_for_parameters(inputs: Any) -> bool:

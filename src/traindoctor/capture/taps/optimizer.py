@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.capture.step_hooks import step_hooks
 from traindoctor.events import GradsCleared, RateScheduled, StepBegin, StepEnd
+from traindoctor.replay.torch_code import HOOKED
 
 
 def install(patches: Patches) -> None:
@@ -42,7 +45,7 @@ class _Steps:
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or hub.idle or hub.asleep:
             return None
-        if hub.stepping is not None and hub.stepping is not optimizer:
+        if hub.stepping is not None and hub.stepping is not optimizer and _steps_running() > 1:
             return None  # an optimizer inside another one (ZeRO): the outer step counts
         hub.stepping, self.begun = optimizer, False
         self.begin, self.closure_seconds = time.perf_counter(), 0.0
@@ -83,7 +86,7 @@ class _Steps:
         if torch.compiler.is_compiling():
             return
         if hub.asleep and not hub.idle:
-            hub.first_backward = True
+            hub.stepping, hub.first_backward = None, True
             hub.step_asleep(optimizer)
             return
         if hub.stepping is not optimizer:
@@ -95,12 +98,21 @@ class _Steps:
         hub.emit(StepEnd, optimizer, -1, time.perf_counter() - self.begin - self.closure_seconds)
 
 
+def _steps_running() -> int:
+    """Optimizer steps on this thread's stack. One that raised has left no other trace."""
+    running, frame = 0, sys._getframe(1)
+    while frame is not None:
+        running += frame.f_code is HOOKED
+        frame = frame.f_back  # type: ignore[assignment]
+    return running
+
+
 def _init(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if not hub.idle and hub.border is not None:
-            hub.border.enter(hub.optimizers.add, self)
+            hub.border.enter(_know_optimizer, self)
 
     return __init__
 
@@ -121,20 +133,38 @@ def _made(original: Callable[..., Any]) -> Callable[..., Any]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if not hub.idle and hub.border is not None:
-            hub.border.enter(hub.schedulers.__setitem__, self, _progress(self))
+            hub.border.enter(_know_scheduler, self)
 
     return __init__
 
 
+def _know_scheduler(scheduler: Any) -> None:
+    with contextlib.suppress(TypeError):  # a class of the script's that cannot be hashed
+        hub.schedulers[scheduler] = _progress(scheduler)
+
+
+def _know_optimizer(optimizer: Optimizer) -> None:
+    with contextlib.suppress(TypeError):
+        hub.optimizers.add(optimizer)
+
+
 def look_at_schedulers() -> None:
     """Who has stepped since the last look. `step` itself is not replaced: torch warns from it at its caller's line."""
-    inside = {id(one) for outer in hub.schedulers for one in getattr(outer, "_schedulers", ())}
-    for scheduler, (steps, epoch) in list(hub.schedulers.items()):
+    moved = hub.border.enter(_moved_schedulers) if hub.border is not None else None
+    for scheduler, missed in moved or ():
+        hub.emit(_scheduled, scheduler, missed)
+
+
+def _moved_schedulers() -> list[tuple[Any, int]]:
+    known = list(hub.schedulers.items())
+    inside = {id(one) for outer, _ in known for one in vars(outer).get("_schedulers") or ()}
+    moved = []
+    for scheduler, (steps, epoch) in known:
         now = _progress(scheduler)
         if now != (steps, epoch) and id(scheduler) not in inside:
             hub.schedulers[scheduler] = now
-            missed = max(now[0] - steps, now[1] - epoch, 1) - 1
-            hub.emit(_scheduled, scheduler, missed)
+            moved.append((scheduler, max(now[0] - steps, now[1] - epoch, 1) - 1))
+    return moved
 
 
 def _progress(scheduler: Any) -> tuple[int, int]:
