@@ -87,6 +87,8 @@ def run(row: Row, folder: Path, device: str, record: Path | None = None) -> Outc
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        # A shell that starts the tests in the background makes everything below it ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     status: int | None = None
     try:

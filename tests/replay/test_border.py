@@ -222,7 +222,8 @@ def test_a_fault_at_any_entry_reaches_nobody(
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_inside_torch_is_in_a_state_of_our_own(name: str) -> None:
+def test_inside_torch_is_in_a_state_of_our_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 1)  # whatever other tests left running
     made = []
 
     def handler() -> None:
@@ -233,6 +234,17 @@ def test_inside_torch_is_in_a_state_of_our_own(name: str) -> None:
     with STATES[name](), torch.device("meta"):
         Border().enter(handler)
     assert made == [("cpu", torch.float32, False), False]
+
+
+def test_beside_other_threads_what_is_the_whole_process_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    with deterministic(warn_only=True), default_dtype(torch.float64):
+        inside = Border().enter(
+            lambda: (torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype())
+        )
+    assert inside == (True, torch.float64)
 
 
 def test_inference_mode_is_left_and_entered_again() -> None:

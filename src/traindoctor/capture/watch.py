@@ -342,6 +342,8 @@ class Watch:
         if self.attention.pulse == 1 or optimizer is None:
             return False
         step, taping = self.step, self.taping
+        if self.keeping is not None and self.keeping.wants(step):
+            return False  # the batches after a snapshot are kept without a gap
         while not (self.attention.heard(step) or (taping is not None and taping.planned(step))):
             step += 1
         if step > self.step:

@@ -120,7 +120,9 @@ class _Reader:
     def _torchs(self, value: types.FunctionType, of_self: bool) -> None:
         """Trusted, but for the methods that a class of the script puts in the place of torch's."""
         home = value.__globals__["__name__"]
-        if not home.startswith("torch.optim") and not _is_grad_mode(value):
+        # Once its compiler is loaded, torch wraps methods of its optimizers so that it leaves them alone.
+        torchs = ("torch.optim", "torch._dynamo.eval_frame")
+        if not home.startswith(torchs) and not _is_grad_mode(value):
             raise self.refuse(f"is wrapped by {home}")
         for cell in value.__closure__ or ():
             if isinstance(cell.cell_contents, types.FunctionType):
