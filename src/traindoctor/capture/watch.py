@@ -29,7 +29,7 @@ from traindoctor.capture.ranks import rank_of_this_process
 from traindoctor.capture.subjects import Subjects
 from traindoctor.capture.tap_price import tap_seconds
 from traindoctor.capture.taping import Taping
-from traindoctor.capture.taps.optimizer import look_at_schedulers
+from traindoctor.capture.taps.optimizer import know_optimizer, look_at_schedulers
 from traindoctor.events import (
     BackwardBegin,
     Event,
@@ -276,6 +276,7 @@ class Watch:
             if count.has_stepped(event.optimizer):
                 self._close_step()
             event.step = count.step
+            know_optimizer(event.optimizer)  # it may be older than our taps
             self.subjects.meet_optimizer(event.optimizer)
         elif kind is StepEnd:
             event.step = count.step

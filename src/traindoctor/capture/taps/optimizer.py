@@ -112,7 +112,7 @@ def _init(original: Callable[..., Any]) -> Callable[..., Any]:
     def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if not hub.idle and hub.border is not None:
-            hub.border.enter(_know_optimizer, self)
+            hub.border.enter(know_optimizer, self)
 
     return __init__
 
@@ -143,7 +143,7 @@ def _know_scheduler(scheduler: Any) -> None:
         hub.schedulers[scheduler] = _progress(scheduler)
 
 
-def _know_optimizer(optimizer: Optimizer) -> None:
+def know_optimizer(optimizer: Optimizer) -> None:
     with contextlib.suppress(TypeError):
         hub.optimizers.add(optimizer)
 
