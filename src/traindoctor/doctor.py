@@ -18,7 +18,6 @@ from traindoctor.diagnosis.verdict import COSTS_ONLY_TIME, OUTCOME_ONLY
 from traindoctor.exams import EXAMS
 from traindoctor.exams.agenda import Agenda
 from traindoctor.record import StoredRecord, open_record, record_path
-from traindoctor.replay.border import border
 from traindoctor.replay.watchdog import Overdue, limited
 from traindoctor.report.json import as_dict
 
@@ -96,8 +95,6 @@ class Doctor:
             raise Stopped("traindoctor has seen enough steps")
         if self.watch.rank or not self.pace.anything_due(completed):
             return
-        if border.shared:
-            return  # a test would turn back what another thread draws: it waits for the script's end
         began = time.perf_counter()
         try:
             if self.pace.look_due(completed):

@@ -137,7 +137,7 @@ PROCESSES = (
     Row(program="processes/child_does_not_train"),
     Row(program="processes/fork", exams=True, cuda=False),
     Row(program="processes/pools", slow=True),
-    Row(program="processes/threads"),
+    Row(program="processes/threads", steps=0, exams=True),
     Row(program="processes/coroutines", slow=True),
 )
 ENVIRONMENT = (

@@ -329,3 +329,46 @@ def test_what_the_script_waited_is_counted() -> None:
         ours.enter(lambda: threading.Event().wait(0.01))
     assert ours.seconds >= 0.03
     assert border is not ours
+
+
+def test_a_second_thread_that_trains_ends_the_watching_and_waits_for_who_is_inside() -> None:
+    border, told, order = Border(), [], []
+    border.when_broken = told.append
+    inside, leave = threading.Event(), threading.Event()
+
+    def look() -> None:
+        inside.set()
+        leave.wait(60)
+        order.append("the first has looked")
+
+    def train_first() -> None:
+        border.backward_begins()
+        border.enter(look)
+
+    def train_second() -> None:
+        border.backward_begins()
+        order.append("the second writes gradients")
+
+    first, second = threading.Thread(target=train_first), threading.Thread(target=train_second)
+    first.start()
+    assert inside.wait(60)
+    second.start()
+    second.join(0.2)
+    assert not order
+    leave.set()
+    first.join()
+    second.join()
+    assert order == ["the first has looked", "the second writes gradients"]
+    assert not border.on
+    assert border.enter(lambda: "looked") is None
+    [error] = told
+    assert "several threads" in str(error)
+
+
+def test_training_that_moves_to_another_thread_is_still_watched() -> None:
+    border = Border()
+    for _ in range(2):
+        thread = threading.Thread(target=border.backward_begins)
+        thread.start()
+        thread.join()
+    assert border.enter(lambda: "looked") == "looked"

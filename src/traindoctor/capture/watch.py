@@ -42,7 +42,7 @@ from traindoctor.events import (
 from traindoctor.probes import make_probes
 from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
-from traindoctor.replay.border import border, raised_by_signal
+from traindoctor.replay.border import TrainsInThreads, border, raised_by_signal
 from traindoctor.replay.memory import memory
 from traindoctor.replay.mode_stack import Seat
 from traindoctor.replay.no_communication import no_communication, tensors_may_be_sharded
@@ -265,8 +265,11 @@ class Watch:
 
     def _broken(self, error: BaseException) -> None:
         """The border let nothing through and is closed for good: the script goes on without us."""
-        self._fault("watch", error)
+        if not isinstance(error, TrainsInThreads):
+            self._fault("watch", error)
         self.detach()
+        self._meta["watch.ended"] = reason = str(error) or type(error).__name__
+        self.record_writer.fact("watch.ended", reason)
 
     def _handle(self, event: Event) -> None:
         kind, count = type(event), self.count

@@ -50,6 +50,7 @@ def diagnose(run: Record | Path | str, *, checks: Sequence[Check] = CHECKS) -> D
         notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
         proven=record.fact("doctor.proven", {}),
         unmade=left_out(record, outcomes),
+        ended_early=record.fact("watch.ended"),
     )
 
 

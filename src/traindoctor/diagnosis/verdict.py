@@ -136,8 +136,12 @@ def judge(
     notes: Sequence[str] = (),
     proven: Mapping[str, int] | None = None,
     unmade: Sequence[str] = (),
+    ended_early: str | None = None,
 ) -> Diagnosis:
-    """The verdict over all checks' outcomes. `unmade`: decisive exams that there was no time for."""
+    """The verdict over all checks' outcomes.
+
+    `unmade`: decisive exams that there was no time for. `ended_early`: why the rest of the run was not watched.
+    """
     causes = tuple(
         replace(cause, proven_step=(proven or {}).get(cause.finding.cause))
         for cause in rank(outcome for outcome in outcomes if isinstance(outcome, Finding))
@@ -145,7 +149,9 @@ def judge(
     cleared = tuple(outcome for outcome in outcomes if isinstance(outcome, Clear))
     open_ = tuple(outcome for outcome in outcomes if isinstance(outcome, NotJudged))
     verdict, reason = _verdict(causes, cleared, open_, symptoms, steps)
-    if verdict == "healthy" and unmade:
+    if verdict != "sick" and ended_early:
+        verdict, reason = "inconclusive", f"watching ended after {steps} steps: {ended_early}"
+    elif verdict == "healthy" and unmade:
         verdict = "inconclusive"
         reason = f"there was no time for {', '.join(unmade)}; allow more with --after SECONDS"
     return Diagnosis(

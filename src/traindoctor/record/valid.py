@@ -192,6 +192,7 @@ FACTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "run.total_steps": (_or_nothing(_is_count), "a count of steps"),
     "self.listener_seconds": (_is_amount, "a number of seconds"),
     "stage.taped": (_or_nothing(_is_count), "a step"),
+    "watch.ended": (_or_nothing(lambda value: isinstance(value, str)), "a sentence"),
     "doctor.proven": (_maps(_is_count), "a step for each cause"),
     "doctor.unmade": (_or_nothing(_is_names), "a list of exams"),
     "doctor.asked": (_maps(_is_names), "a list of causes for each exam"),

@@ -46,6 +46,11 @@ _now = time.perf_counter_ns
 # `warnings.catch_warnings` would make the script's own warnings appear again: the list is exchanged instead.
 PLAIN = (types.FunctionType, types.MethodType)
 SILENT = [("ignore", None, Warning, None, 0)]
+IN_THREADS = "several threads of the script train at once, and one may not look at gradients that another writes"
+
+
+class TrainsInThreads(Exception):
+    """No fault of anyone's: we may not look."""
 
 
 class Border:
@@ -61,9 +66,8 @@ class Border:
         self._began = 0
         """When the entry that is under way began; 0 outside."""
         self._lock = threading.Lock()
-        self._entrant = 0
-        self.shared = False
-        """Several threads of the script train."""
+        self._trainer = 0
+        """The thread whose backward passes we know."""
 
     @property
     def lock(self) -> threading.Lock:
@@ -96,9 +100,6 @@ class Border:
 
     def enter(self, handler: Callable[..., Any], *args: Any) -> Any:
         """What the handler gives; None where we stay outside, or fail."""
-        thread = threading.get_ident()
-        if thread != self._entrant:
-            self._entrant, self.shared = thread, self._entrant != 0
         if self.closed or not self._lock.acquire(blocking=False):
             return None
         self._began = began = _now()
@@ -142,6 +143,20 @@ class Border:
             if observed:
                 observe(profile, trace)
 
+    def backward_begins(self) -> None:
+        """Before every backward pass. A second thread that trains ends our watching, for good.
+
+        Passes write gradients without Python's lock: whoever looks at `.grad` in another thread meanwhile may find freed
+        memory. So the pass waits until the thread that is inside has left.
+        """
+        thread = threading.get_ident()
+        if thread == self._trainer or not self.on or not _of_python(thread):
+            return
+        if _of_python(self._trainer):
+            with self._lock:
+                self._break(TrainsInThreads(IN_THREADS))
+        self._trainer = thread
+
     def _break(self, error: Exception | Overdue) -> None:
         self.on, self.fault = False, "".join(traceback.format_exception(error))
         if self.when_broken is not None:
@@ -153,9 +168,14 @@ class Border:
     def begin_anew(self) -> None:
         """In a forked child: another thread of the parent may have been inside when it forked."""
         self._lock = threading.Lock()
-        self._began = self._nanoseconds = self._entrant = 0
-        self.shared = False
+        self._began = self._nanoseconds = self._trainer = 0
         self.when_broken = None
+
+
+def _of_python(thread: int) -> bool:
+    """A living thread that Python started: autograd's own run passes inside a pass, on behalf of another."""
+    found = threading._active.get(thread)  # type: ignore[attr-defined]
+    return found is not None and not isinstance(found, threading._DummyThread)
 
 
 def raised_by_signal(error: BaseException) -> bool:

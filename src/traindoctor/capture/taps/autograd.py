@@ -23,6 +23,8 @@ def install(patches: Patches) -> None:
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if hub.sink is not None and hub.border is not None:
+            hub.border.backward_begins()
         if torch.compiler.is_compiling() or hub.idle or hub.backward_depth or hub.asleep:
             # A pass inside a pass is a checkpoint that recomputes: not a root of its own.
             hub.passes_asleep += not hub.backward_depth and hub.asleep > 0
