@@ -5,8 +5,9 @@
 
 FOLDER holds one verdict per script, <name>.json, in the form that `traindoctor run --json` writes.
 A sick script counts as detected when its verdict is sick; its cause as first (or among three) when the true
-cause, or one that the truth file also accepts, stands there in a detected script. A healthy script that is
-called sick is a false alarm; inconclusive is counted apart.
+cause, or one that the truth file also accepts, stands there in a detected script. What only costs time or memory is
+no disease: there the right advice counts instead. A healthy script that is called sick is a false alarm; inconclusive
+is counted apart.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Row:
     proven_step: int | None = None
     overhead: float | None = None
     seconds: float | None = None
+    advice: tuple[str, ...] = ()
 
     @property
     def sick(self) -> bool:
@@ -42,13 +44,15 @@ class Row:
 
     @property
     def detected(self) -> bool:
-        return self.sick and self.verdict == "sick"
+        advised = bool(self.advice) and self.advice[0] in self.accept | {self.truth or ""}
+        return self.sick and (self.verdict == "sick" or advised)
 
     @property
     def rank(self) -> int | None:
         """1 when the first cause is right."""
         good = self.accept | {self.truth or ""}
-        return next((place for place, c in enumerate(self.causes, 1) if c in good), None)
+        said = (*self.causes, *self.advice)
+        return next((place for place, c in enumerate(said, 1) if c in good), None)
 
     @property
     def first(self) -> bool:
@@ -85,6 +89,7 @@ def read_row(name: str, truth: Mapping[str, Any], folder: Path) -> Row:
     proven = None
     if row.rank is not None:
         proven = said["causes"][row.rank - 1].get("proven_step")
+    advice = tuple(one["cause"] for one in said.get("advice", ()))
     return Row(
         row.name,
         row.truth,
@@ -94,6 +99,7 @@ def read_row(name: str, truth: Mapping[str, Any], folder: Path) -> Row:
         proven,
         said.get("overhead_percent"),
         said.get("wall_seconds"),
+        advice,
     )
 
 

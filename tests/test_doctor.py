@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -52,7 +53,7 @@ class Clinic:
 
     def checks(self, *checks: Check) -> None:
         judge = engine.diagnose
-        self.monkeypatch.setattr(doctor_module, "diagnose", lambda run: judge(run, checks=checks))
+        self.monkeypatch.setattr(doctor_module, "diagnose", functools.partial(judge, checks=checks))
 
     def add(self, name: str, cost: float, perform: Callable[[Any], dict[str, Any]]) -> None:
         def noted(patient: Any) -> dict[str, Any]:

@@ -74,7 +74,7 @@ export function RunList({ source }: { source: Source }) {
 function say(card: Card): string {
   if (card.error) return card.error;
   if (card.cause) return card.cause;
-  if (card.verdict === "healthy") return "No cause found.";
+  if (card.verdict === "healthy") return "All tests that could be made pass.";
   if (card.state === "silent") return "Has written nothing for a while and has not said that it ended.";
   return "";
 }

@@ -8,7 +8,7 @@ interface Props {
   show: ((cause: Cause) => void) | null;
 }
 
-const HEADLINE = { healthy: "Healthy", sick: "Sick", inconclusive: "Inconclusive" };
+const HEADLINE = { healthy: "Healthy", sick: "Sick", inconclusive: "Inconclusive", running: "Running" };
 
 export function Verdict({ run, show }: Props) {
   const verdict = run.verdict;
@@ -27,6 +27,7 @@ export function Verdict({ run, show }: Props) {
     <section class={`verdict ${verdict.verdict}`} aria-live="polite" id="verdict">
       <p class="kind">{HEADLINE[verdict.verdict] ?? verdict.verdict}</p>
       {!saidBelow(verdict, roots) && <p class="reason">{headline(verdict)}</p>}
+      {verdict.decides && <p class="reason">To decide: <code>{verdict.decides}</code></p>}
       {roots.map((cause, i) => (
         <CauseCard key={cause.cause} cause={cause} first={i === 0} show={show} />
       ))}
@@ -148,41 +149,47 @@ function grouped<T>(items: T[], key: (item: T) => string): [string, T[]][] {
 }
 
 function Rest({ verdict }: { verdict: VerdictData }) {
-  const out = verdict.ruled_out ?? [];
-  const open = verdict.not_judged ?? [];
+  const advice = verdict.advice ?? [];
   return (
     <div class="rest">
-      {out.length > 0 && (
-        <details>
+      {advice.length > 0 && (
+        <details open>
           <summary>
-            <b>{out.length}</b> ruled out
+            <b>{advice.length}</b> slow
           </summary>
           <dl>
-            {grouped(out, (o) => o.by).map(([by, items]) => (
-              <div key={by}>
-                <dt>by {by}</dt>
-                <dd>{items.map((o) => o.cause).join(", ")}</dd>
+            {advice.map((one) => (
+              <div key={one.cause}>
+                <dt>{one.cause}: {one.summary}</dt>
+                <dd>{one.remedy}</dd>
               </div>
             ))}
           </dl>
         </details>
       )}
-      {open.length > 0 && (
-        <details>
-          <summary>
-            <b>{open.length}</b> not judged
-          </summary>
-          <dl>
-            {grouped(open, (o) => o.reason).map(([reason, items]) => (
-              <div key={reason}>
-                <dt>{reason}</dt>
-                <dd>{items.map((o) => o.cause).join(", ")}</dd>
-              </div>
-            ))}
-          </dl>
-        </details>
-      )}
+      <Groups title="passed" items={(verdict.ruled_out ?? []).map((o) => ({ cause: o.cause, why: o.by }))} />
+      <Groups title="not tested" items={(verdict.untested ?? []).map((o) => ({ cause: o.cause, why: o.sentence }))} />
+      <Groups title="not applicable" items={(verdict.not_applicable ?? []).map((o) => ({ cause: o.cause, why: o.sentence }))} />
       {typeof verdict.overhead_percent === "number" && <span class="plain">Watching cost {number(Number(verdict.overhead_percent.toPrecision(2)))} % of the run</span>}
     </div>
+  );
+}
+
+function Groups({ title, items }: { title: string; items: { cause: string; why: string }[] }) {
+  if (!items.length) return null;
+  return (
+    <details>
+      <summary>
+        <b>{items.length}</b> {title}
+      </summary>
+      <dl>
+        {grouped(items, (item) => item.why).map(([why, group]) => (
+          <div key={why}>
+            <dt>{why}</dt>
+            <dd>{group.map((item) => item.cause).join(", ")}</dd>
+          </div>
+        ))}
+      </dl>
+    </details>
   );
 }

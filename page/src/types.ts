@@ -33,13 +33,16 @@ export interface Symptom {
 }
 
 export interface Verdict {
-  verdict: "healthy" | "sick" | "inconclusive";
+  verdict: "healthy" | "sick" | "inconclusive" | "running";
   reason?: string;
+  decides?: string | null;
   error?: string;
   causes?: Cause[];
   symptoms?: (Symptom | string)[];
   ruled_out?: { cause: string; by: string }[];
-  not_judged?: { cause: string; reason: string; wants?: string | null }[];
+  untested?: { cause: string; reason: string; sentence: string; command: string | null }[];
+  not_applicable?: { cause: string; sentence: string }[];
+  advice?: Cause[];
   steps?: number;
   overhead_percent?: number | null;
 }
@@ -47,7 +50,7 @@ export interface Verdict {
 export interface Exam {
   exam: string;
   step: number;
-  outcome: "done" | "refused" | "failed";
+  outcome: "done" | "refused" | "not-applicable" | "failed";
   values: Record<string, unknown>;
   reason: string;
   seconds: number;

@@ -183,4 +183,5 @@ def judged(folder: Path, skipped: frozenset[str] = frozenset()) -> Checkup:
     checks = [check for check in CHECKS if check.slug not in skipped]
     asked = {exam: set(causes) for exam, causes in (record.fact("doctor.asked") or {}).items()}
     unmade = tuple(record.fact("doctor.unmade") or ())
-    return Checkup(diagnose(record, checks=checks), asked, record.exam_results, unmade)
+    diagnosis = diagnose(record, checks=checks, enough_steps=1)
+    return Checkup(diagnosis, asked, record.exam_results, unmade)

@@ -14,7 +14,7 @@ from traindoctor.capture.pace import Pace
 from traindoctor.checks.base import Outcome
 from traindoctor.diagnosis import Diagnosis, consequences, diagnose, wanted
 from traindoctor.diagnosis.engine import URGENT, Wanted
-from traindoctor.diagnosis.verdict import COSTS_ONLY_TIME, OUTCOME_ONLY
+from traindoctor.diagnosis.verdict import OUTCOME_ONLY
 from traindoctor.exams import EXAMS
 from traindoctor.exams.agenda import Agenda
 from traindoctor.record import StoredRecord, open_record, record_path
@@ -147,8 +147,8 @@ class Doctor:
         if self.diagnosis is None or not self.diagnosis.causes:
             return False
         first = self.diagnosis.causes[0].finding
-        aside = COSTS_ONLY_TIME | OUTCOME_ONLY
-        return (first.status, first.grade) == ("confirmed", "exact") and first.cause not in aside
+        exact = (first.status, first.grade) == ("confirmed", "exact")
+        return exact and first.cause not in OUTCOME_ONLY
 
     def _perform(self, name: str, completed: int, *, seconds: float = math.inf) -> None:
         wishes = [wish for wish in wanted(self._open) if wish.exam == name]
@@ -168,10 +168,12 @@ class Doctor:
         record = self._record
         record.refresh()
         try:
-            self.diagnosis = limited(lambda: diagnose(record), seconds=LOOK_SECONDS)
+            self.diagnosis = limited(
+                lambda: diagnose(record, running=not self.finished), seconds=LOOK_SECONDS
+            )
         except Overdue as reason:
             raise TimeoutError(f"the diagnosis was stopped: {reason}") from None
-        found = (cause.finding for cause in self.diagnosis.causes)
+        found = (*(cause.finding for cause in self.diagnosis.causes), *self.diagnosis.advice)
         self._open = [one for one in (*self.diagnosis.not_judged, *found) if one.wants]
         new = [
             cause.finding
@@ -240,7 +242,8 @@ class Doctor:
         if not self.finished:
             self.watch.record_writer.flush()
         record = open_record(self.watch.out)
-        return notebook(record, as_dict(diagnose(record)), name=self.watch.out.name)
+        verdict = as_dict(diagnose(record, running=not self.finished))
+        return notebook(record, verdict, name=self.watch.out.name)
 
     def close(self, status: int | str = 0) -> Diagnosis | None:
         """Ends what `watch()` began: torch is given back, the verdict is on all ranks' records."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from traindoctor.checks.base import (
@@ -10,12 +12,22 @@ from traindoctor.checks.base import (
     Evidence,
     Finding,
     Grade,
+    NotApplicable,
     NotJudged,
+    Outcome,
     Status,
     confidence,
 )
 from traindoctor.diagnosis.symptoms import Symptom
-from traindoctor.diagnosis.verdict import judge, rank
+from traindoctor.diagnosis.verdict import (
+    COSTS_ONLY_TIME,
+    ESSENTIAL,
+    GRADES,
+    Diagnosis,
+    Run,
+    judge,
+    rank,
+)
 
 
 def found(
@@ -81,58 +93,139 @@ def test_a_possible_root_explains_nothing() -> None:
     assert causes[0].is_root
 
 
-def test_time_lost_is_told_after_learning_lost() -> None:
-    assert order(found("memory-leak"), found("targets-misaligned")) == [
-        "targets-misaligned",
-        "memory-leak",
-    ]
-
-
 def test_overfitting_is_told_after_a_cause_inside_the_training() -> None:
     assert order(found("overfitting"), found("adam-settings-bad", "statistic"))[0] == (
         "adam-settings-bad"
     )
 
 
+def verdict_of(*outcomes: Outcome, steps: int = 30, **run: Any) -> Diagnosis:
+    return judge(outcomes, Run(steps=steps, **run))
+
+
+FLAT = (Symptom("loss-flat", "flat"),)
+
+
 @pytest.mark.parametrize("grade", ["exact", "experiment", "statistic"])
 def test_sick_with_a_proven_or_likely_cause(grade: Grade) -> None:
-    assert judge([found("double-softmax", grade)], [], steps=30).verdict == "sick"
+    assert verdict_of(found("double-softmax", grade)).verdict == "sick"
+
+
+def test_every_finding_names_its_proof() -> None:
+    proofs = {grade: found("missing-zero-grad", grade).proof for grade in GRADES}
+    assert proofs == {
+        "exact": "law",
+        "experiment": "cure",
+        "statistic": "symptom",
+        "curve": "symptom",
+    }
+    assert found("missing-zero-grad").law == "gradients of an earlier step are not in this one"
+    assert found("missing-zero-grad", "statistic").law is None
+
+
+def test_healthy_says_what_passed_in_how_many_steps_and_what_was_not_tested() -> None:
+    left = NotJudged("overfitting", "a validation loss was not seen", why="not-measured")
+    beside = NotApplicable("ranks-diverged", "one process trains")
+    diagnosis = verdict_of(*CLEARED, left, beside, steps=240)
+    assert diagnosis.verdict == "healthy"
+    assert diagnosis.reason == (
+        "9 of 10 applicable tests pass in 240 steps; "
+        "not tested: overfitting (a validation loss was not seen)"
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 19])
+def test_a_short_run_is_not_healthy(steps: int) -> None:
+    diagnosis = verdict_of(*CLEARED, steps=steps)
+    assert diagnosis.verdict == "inconclusive"
+    assert "too few to call a run healthy; 20 are needed" in diagnosis.reason
+    assert diagnosis.decides == "let it train longer"
+    assert verdict_of(found("missing-zero-grad"), steps=steps).verdict == "sick"
+
+
+def test_what_ran_out_of_time_is_inconclusive_with_the_command_that_decides() -> None:
+    left = NotJudged("lr-too-high", "not tested yet", wants="experiment", why="not-made")
+    run = {"unmade": ("experiment",), "command": "traindoctor run train.py --lr 1"}
+    diagnosis = verdict_of(*CLEARED, left, **run)
+    assert diagnosis.verdict == "inconclusive"
+    assert diagnosis.reason == "there was no time to test lr-too-high"
+    assert diagnosis.decides == "traindoctor run --after 120 train.py --lr 1"
+    assert [one.why for one in diagnosis.not_judged] == ["no-time"]
+    outcome = NotJudged("undertrained", "not tested yet", wants="experiment")
+    assert verdict_of(*CLEARED, outcome, **run).verdict == "healthy"  # says nothing of the training
+
+
+@pytest.mark.parametrize("cause", sorted(ESSENTIAL))
+def test_without_a_law_that_applies_no_run_is_healthy(cause: str) -> None:
+    diagnosis = verdict_of(*CLEARED, NotJudged(cause, "the loss is written by hand"))
+    assert diagnosis.verdict == "inconclusive"
+    assert diagnosis.reason == f"{cause} could not be tested: the loss is written by hand"
+    assert verdict_of(*CLEARED, NotApplicable(cause, "no tokens")).verdict == "healthy"
+
+
+def test_a_run_that_goes_on_is_not_called_healthy() -> None:
+    diagnosis = verdict_of(*CLEARED, steps=5, running=True)
+    assert (diagnosis.verdict, diagnosis.reason) == (
+        "running",
+        "nothing found so far in 5 steps",
+    )
+    assert verdict_of(found("missing-zero-grad"), running=True).verdict == "sick"
+
+
+def test_a_watch_that_ended_early_is_inconclusive() -> None:
+    diagnosis = verdict_of(*CLEARED, ended_early="several threads train")
+    assert diagnosis.verdict == "inconclusive"
+    assert diagnosis.reason == "watching ended after 30 steps: several threads train"
+
+
+@pytest.mark.parametrize("cause", sorted(COSTS_ONLY_TIME))
+def test_what_only_costs_time_or_memory_is_advice_and_no_disease(cause: str) -> None:
+    diagnosis = verdict_of(*CLEARED, found(cause))
+    assert diagnosis.verdict == "healthy"
+    assert not diagnosis.causes
+    assert [one.cause for one in diagnosis.advice] == [cause]
+
+
+def test_the_important_open_tests_come_first() -> None:
+    names = ["greedy-repetition", "position-missing", "backward-incorrect"]
+    diagnosis = verdict_of(*CLEARED, *(NotJudged(name, "no") for name in names))
+    assert [one.cause for one in diagnosis.not_judged] == names[::-1]
 
 
 def test_a_guess_alone_is_not_sick() -> None:
-    verdict = judge([*CLEARED, found("lr-too-low", "curve")], [], steps=30)
+    verdict = verdict_of(*CLEARED, found("lr-too-low", "curve"))
     assert verdict.verdict == "healthy"
     assert verdict.root is None
 
 
 def test_a_guess_beside_a_symptom_is_inconclusive() -> None:
     outcomes = [*CLEARED, found("lr-too-low", "curve")]
-    assert judge(outcomes, [Symptom("loss-flat", "flat")], steps=30).verdict == "inconclusive"
+    assert verdict_of(*outcomes, symptoms=FLAT).verdict == "inconclusive"
 
 
 def test_a_grave_symptom_without_a_cause_is_inconclusive() -> None:
     symptom = Symptom("loss-not-finite", "the loss is NaN", 3, grave=True)
-    diagnosis = judge(CLEARED, [symptom], steps=30)
+    diagnosis = verdict_of(*CLEARED, symptoms=(symptom,))
     assert diagnosis.verdict == "inconclusive"
     assert "the loss is NaN" in diagnosis.reason
 
 
 def test_a_light_symptom_alone_leaves_a_run_healthy() -> None:
-    assert judge(CLEARED, [Symptom("loss-flat", "flat")], steps=30).verdict == "healthy"
+    assert verdict_of(*CLEARED, symptoms=FLAT).verdict == "healthy"
 
 
 def test_nothing_seen_is_inconclusive() -> None:
-    assert judge(CLEARED, [], steps=0).verdict == "inconclusive"
+    assert verdict_of(*CLEARED, steps=0).verdict == "inconclusive"
 
 
 def test_too_little_judged_is_inconclusive() -> None:
-    outcomes = [Clear("a", "x"), *(NotJudged(f"n{i}", "not recorded") for i in range(20))]
-    diagnosis = judge(outcomes, [], steps=100)
+    outcomes = [Clear("a", "x"), *(NotJudged(f"n{i}", "not seen") for i in range(20))]
+    diagnosis = verdict_of(*outcomes, steps=100)
     assert diagnosis.verdict == "inconclusive"
     assert "1 of 21" in diagnosis.reason
 
 
 def test_print_names_the_roots_only() -> None:
-    text = str(judge([found("missing-zero-grad"), found("clip-too-tight")], [], steps=9))
+    text = str(verdict_of(found("missing-zero-grad"), found("clip-too-tight"), steps=9))
     assert text.splitlines()[0] == "sick: missing-zero-grad"
     assert "clip-too-tight" not in text

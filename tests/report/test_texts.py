@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 from dataclasses import replace
@@ -10,17 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import made_verdicts as sample
 from traindoctor.record import ExamResult
 from traindoctor.report import checklist, first_rows, markdown, terminal
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE.parent / "snapshots"
 
-spec = importlib.util.spec_from_file_location("report_sample", HERE / "sample.py")
-assert spec is not None
-assert spec.loader is not None
-sample = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(sample)
 
 CASES = {"sick": sample.sick, "healthy": sample.healthy, "inconclusive": sample.inconclusive}
 

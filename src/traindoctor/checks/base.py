@@ -1,7 +1,7 @@
 """What a check is: a function of the record that judges one cause.
 
-A check ends in one of three ways: a Finding with evidence, Clear (with what cleared it), or NotJudged
-(with the reason and the exam it wants).
+A check ends in one of four ways: a Finding with evidence, Clear (with what cleared it), NotApplicable (the run has
+nothing that could have this fault), or NotJudged (with the reason and the exam it wants).
 """
 
 from __future__ import annotations
@@ -13,11 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from traindoctor.checks.laws import LAWS
+from traindoctor.checks.series_words import said
 from traindoctor.record import Record, Series
 
 # How the evidence was got, from the surest to the weakest. DESIGN.md's order of instruments.
 Grade = Literal["exact", "experiment", "statistic", "curve"]
 Status = Literal["confirmed", "likely", "possible"]
+# What a finding rests on: a broken law, a change that cures, or what a run shows without either.
+Proof = Literal["law", "cure", "symptom"]
+# Why a test could not be made.
+Why = Literal[
+    "too-few-steps", "not-measured", "not-possible", "not-made", "no-time", "check-failed"
+]
 
 # Confidence runs from the first number to the second as the evidence outgrows its noise.
 CONFIDENCE: dict[Grade, tuple[float, float]] = {
@@ -34,6 +42,12 @@ STATUS: dict[Grade, Status] = {
     "experiment": "confirmed",
     "statistic": "likely",
     "curve": "possible",
+}
+PROOF: dict[Grade, Proof] = {
+    "exact": "law",
+    "experiment": "cure",
+    "statistic": "symptom",
+    "curve": "symptom",
 }
 
 
@@ -98,6 +112,15 @@ class Finding:
     wants: str | None = None
     """The exam that would confirm, refute or place it: it is named all the same where there is no time for that."""
 
+    @property
+    def proof(self) -> Proof:
+        return PROOF[self.grade]
+
+    @property
+    def law(self) -> str | None:
+        """The law that is broken, in a sentence."""
+        return LAWS.get(self.cause) if self.proof == "law" else None
+
 
 @dataclass(frozen=True)
 class Clear:
@@ -114,9 +137,18 @@ class NotJudged:
     cause: str
     reason: str
     wants: str | None = None
+    why: Why = "not-possible"
 
 
-Outcome = Finding | Clear | NotJudged
+@dataclass(frozen=True)
+class NotApplicable:
+    """The run has nothing that could have this fault: one process, no clipping, no text written."""
+
+    cause: str
+    reason: str
+
+
+Outcome = Finding | Clear | NotJudged | NotApplicable
 
 
 @dataclass(frozen=True)
@@ -151,20 +183,20 @@ class Check:
         for name in self.needs:
             series = record.get(name) if name in record.names else record.layers(name)
             if series is None or len(series) == 0:
-                return NotJudged(self.slug, f"{name} was not recorded")
+                return NotJudged(self.slug, f"{said(name)} was not seen", why="not-measured")
             if len(series) < self.min_steps:
-                return NotJudged(
-                    self.slug, f"{name} has {len(series)} points, {self.min_steps} are needed"
-                )
+                reason = f"needs {self.min_steps} steps with {said(name)}, saw {len(series)}"
+                return NotJudged(self.slug, reason, why="too-few-steps")
         for name in self.wants:
             result = record.exam(name)
             if result is None:
-                return NotJudged(self.slug, f"the exam {name} has not been done", wants=name)
+                return NotJudged(self.slug, "not tested yet", wants=name, why="not-made")
+            if result.outcome == "not-applicable":
+                return NotApplicable(self.slug, result.reason)
             if not result.done:
                 # What was refused on one step (nothing read yet, nothing taped) may be possible on a later one.
                 again = name if result.outcome == "refused" else None
-                reason = f"the exam {name} was not possible: {result.reason}"
-                return NotJudged(self.slug, reason, wants=again)
+                return NotJudged(self.slug, result.reason, wants=again)
         outcome = self.judge(record)
         return self.clear() if outcome is None else outcome
 
@@ -200,8 +232,13 @@ class Check:
     def clear(self, by: str | None = None) -> Clear:
         return Clear(self.slug, by or ", ".join((*self.wants, *self.needs)) or "the record")
 
-    def not_judged(self, reason: str, *, wants: str | None = None) -> NotJudged:
-        return NotJudged(self.slug, reason, wants)
+    def not_judged(
+        self, reason: str, *, wants: str | None = None, why: Why | None = None
+    ) -> NotJudged:
+        return NotJudged(self.slug, reason, wants, why or ("not-made" if wants else "not-possible"))
+
+    def not_applicable(self, reason: str) -> NotApplicable:
+        return NotApplicable(self.slug, reason)
 
 
 def worth_asking(record: Record, exam: str) -> bool:

@@ -11,12 +11,22 @@ from traindoctor.diagnosis.engine import (
 )
 from traindoctor.diagnosis.rules import EXPLAINS, consequences
 from traindoctor.diagnosis.symptoms import Symptom, symptoms
-from traindoctor.diagnosis.verdict import Cause, Diagnosis, Verdict, explains, judge, rank
+from traindoctor.diagnosis.verdict import (
+    Cause,
+    Diagnosis,
+    Run,
+    Verdict,
+    explains,
+    judge,
+    more_time,
+    rank,
+)
 
 __all__ = [
     "EXPLAINS",
     "Cause",
     "Diagnosis",
+    "Run",
     "Symptom",
     "Verdict",
     "Wanted",
@@ -27,6 +37,7 @@ __all__ = [
     "explains",
     "find_check",
     "judge",
+    "more_time",
     "overhead_percent",
     "rank",
     "symptoms",

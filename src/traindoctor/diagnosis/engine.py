@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from traindoctor.checks import BY_SLUG, CHECKS
 from traindoctor.checks.base import Check, Finding, NotJudged, Outcome
 from traindoctor.diagnosis.rules import consequences
 from traindoctor.diagnosis.symptoms import symptoms
-from traindoctor.diagnosis.verdict import OUTCOME_ONLY, Diagnosis, judge
+from traindoctor.diagnosis.verdict import ENOUGH_STEPS, OUTCOME_ONLY, RUN, Diagnosis, Run, judge
 from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.record import Record, open_record
 
@@ -33,32 +34,48 @@ URGENT = frozenset(
 )
 
 
-def diagnose(run: Record | Path | str, *, checks: Sequence[Check] = CHECKS) -> Diagnosis:
-    """`diagnose("runs/last-night")` judges a record, or the run folder that holds it, with today's checks."""
-    record = run if isinstance(run, Record) else open_record(run)
+def diagnose(
+    source: Record | Path | str,
+    *,
+    checks: Sequence[Check] = CHECKS,
+    running: bool = False,
+    enough_steps: int = ENOUGH_STEPS,
+) -> Diagnosis:
+    """`diagnose("runs/last-night")` judges a record, or the run folder that holds it, with today's checks.
+
+    Of a run that is still `running` nothing good is said yet. `enough_steps`: no shorter run is healthy.
+    """
+    record = source if isinstance(source, Record) else open_record(source)
     notes: list[str] = []
     outcomes = examine(record, checks=checks, notes=notes)
     with np.errstate(all="ignore"):
         seen, percent, seconds = symptoms(record), overhead_percent(record), own_seconds(record)
+    run = Run(
+        steps=record.num_steps,
+        symptoms=seen,
+        running=running,
+        unmade=tuple(record.fact("doctor.unmade") or ()),
+        ended_early=record.fact("watch.ended"),
+        enough_steps=enough_steps,
+        command=command_of(record),
+        proven=record.fact("doctor.proven", {}),
+    )
     return judge(
         outcomes,
-        seen,
-        steps=record.num_steps,
+        run,
         overhead_percent=percent,
         overhead_seconds=seconds,
         after_seconds=after_seconds(record),
         notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
-        proven=record.fact("doctor.proven", {}),
-        unmade=left_out(record, outcomes),
-        ended_early=record.fact("watch.ended"),
     )
 
 
-def left_out(record: Record, outcomes: Iterable[Outcome]) -> list[str]:
-    """Exams for what the first step can prove that were wanted to the end and never made, for lack of time."""
-    unmade = record.fact("doctor.unmade") or ()
-    open_ = (o for o in outcomes if isinstance(o, NotJudged) and o.cause in URGENT)
-    return sorted({o.wants for o in open_ if o.wants is not None and o.wants in unmade})
+def command_of(record: Record) -> str | None:
+    """How the run was started; None for a log or a watch from Python."""
+    script = record.fact("script")
+    if not isinstance(script, Mapping) or not script.get("path"):
+        return None
+    return RUN + shlex.join([str(script["path"]), *map(str, script.get("argv") or ())])
 
 
 def examine(
@@ -79,9 +96,9 @@ def examine(
         except Exception as error:  # one broken check must not cost the verdict of the others
             where = traceback.extract_tb(error.__traceback__)[-1]
             fault = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-            outcome = NotJudged(check.slug, f"the check itself failed: {fault}")
+            outcome = NotJudged(check.slug, f"the test itself failed: {fault}", why="check-failed")
             if notes is not None:
-                notes.append(f"check {check.slug} failed: {fault}")
+                notes.append(f"the test for {check.slug} failed: {fault}")
         outcomes.append(outcome)
     return outcomes
 

@@ -1,28 +1,45 @@
-"""Ranks findings into a verdict: healthy, sick or inconclusive."""
+"""Ranks findings into a verdict: healthy, sick or inconclusive; running while nothing is found yet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from traindoctor.checks.base import Clear, Finding, Grade, NotJudged, Outcome, Status
+from traindoctor.checks.base import (
+    Clear,
+    Finding,
+    Grade,
+    NotApplicable,
+    NotJudged,
+    Outcome,
+    Status,
+)
 from traindoctor.diagnosis.rules import EXPLAINS, consequences
 from traindoctor.diagnosis.symptoms import Symptom
 
-Verdict = Literal["healthy", "sick", "inconclusive"]
+Verdict = Literal["healthy", "sick", "inconclusive", "running"]
 
 GRADES: tuple[Grade, ...] = ("exact", "experiment", "statistic", "curve")
 STATUSES: tuple[Status, ...] = ("confirmed", "likely", "possible")
-# These waste time or memory while the model learns; a cause that keeps it from learning is told first.
+# These waste time or memory while the model learns: advice, never a disease.
 COSTS_ONLY_TIME = frozenset(
     {"input-pipeline-bound", "python-loop-per-example", "sync-every-step", "memory-leak"}
 )
 # How a run ends follows from how it was trained: never told before a cause inside the training.
 OUTCOME_ONLY = frozenset({"overfitting", "undertrained", "greedy-repetition", "model-too-small"})
-# A "healthy" rests on tests that were made: on 40 % of the causes at least. A log of losses allows three or four of
-# them, a script that cannot be taped ten of 54 (no clipping, one rank, ...), a taped one of any kind 30 and more.
-MIN_CLEAR_SHARE = 0.4
+# What a first training step can prove, of any model. No run is healthy of which one of these applies and was not tested.
+ESSENTIAL = frozenset(
+    "backward-incorrect gradient-not-flowing missing-zero-grad params-not-in-optimizer targets-misaligned "
+    "causal-mask-leak double-softmax loss-scale-wrong".split()
+)
+# A "healthy" rests on tests that were made: of what applies, on half at least (a log of losses: on none; a run that could
+# not be replayed: on a fifth; one that could, of any kind: on three quarters and more).
+MIN_PASSED_SHARE = 0.5
+# The tests of rates and schedules need so many steps; before them a run can be found sick, not healthy.
+ENOUGH_STEPS = 20
+# How a command that attaches to a script begins.
+RUN = "traindoctor run "
 # What shows within these steps was built in, not brought about by training.
 EARLY = 5
 
@@ -51,14 +68,30 @@ class Diagnosis:
     causes: tuple[Cause, ...]
     ruled_out: tuple[Clear, ...]
     not_judged: tuple[NotJudged, ...]
+    not_applicable: tuple[NotApplicable, ...]
     symptoms: tuple[Symptom, ...]
     steps: int
+    advice: tuple[Finding, ...] = ()
+    """What costs time or memory while the model learns."""
+    decides: str | None = None
+    """Where the verdict is inconclusive: what to run or to give for a decision."""
+    reproduce: str | None = None
+    """The command that makes this verdict again."""
     overhead_percent: float | None = None
     overhead_seconds: float | None = None
     """Most of it is spent on the first steps: in a short script its share is large."""
     after_seconds: float | None = None
     """Tests that were made when the script had ended."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def applicable(self) -> int:
+        """Tests that this run could have failed."""
+        return len(self.ruled_out) + len(self.not_judged) + len(self.causes)
+
+    @property
+    def passed(self) -> int:
+        return len(self.ruled_out)
 
     @property
     def roots(self) -> tuple[Cause, ...]:
@@ -110,7 +143,7 @@ def _strength(finding: Finding) -> tuple[int, int, float]:
     return (STATUSES.index(finding.status), GRADES.index(finding.grade), -finding.confidence)
 
 
-def _place(cause: Cause) -> tuple[int, bool, bool, int, int, bool, int, float, str]:
+def _place(cause: Cause) -> tuple[int, bool, bool, int, int, int, float, str]:
     finding = cause.finding
     return (
         STATUSES.index(finding.status) // 2,  # a guess stands behind every finding
@@ -118,78 +151,137 @@ def _place(cause: Cause) -> tuple[int, bool, bool, int, int, bool, int, float, s
         finding.cause in OUTCOME_ONLY,
         STATUSES.index(finding.status),
         GRADES.index(finding.grade),
-        finding.cause in COSTS_ONLY_TIME,
         -len(cause.consequences),
         -finding.confidence,
         finding.cause,
     )
 
 
-def judge(
-    outcomes: Sequence[Outcome],
-    symptoms: Sequence[Symptom],
-    *,
-    steps: int,
-    overhead_percent: float | None = None,
-    overhead_seconds: float | None = None,
-    after_seconds: float | None = None,
-    notes: Sequence[str] = (),
-    proven: Mapping[str, int] | None = None,
-    unmade: Sequence[str] = (),
-    ended_early: str | None = None,
-) -> Diagnosis:
-    """The verdict over all checks' outcomes.
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run beside the outcomes of its checks."""
 
-    `unmade`: decisive exams that there was no time for. `ended_early`: why the rest of the run was not watched.
-    """
+    steps: int
+    symptoms: tuple[Symptom, ...] = ()
+    running: bool = False
+    unmade: tuple[str, ...] = ()
+    """Exams that were wanted and for which there was no time."""
+    ended_early: str | None = None
+    """Why the rest of the run was not watched."""
+    enough_steps: int = ENOUGH_STEPS
+    command: str | None = None
+    """How it was started."""
+    proven: Mapping[str, int] = field(default_factory=dict)
+    """Completed steps when the doctor first had the proof of a cause."""
+
+
+def judge(outcomes: Sequence[Outcome], run: Run, **more: Any) -> Diagnosis:
+    """The verdict over all checks' outcomes. `more`: fields of the Diagnosis that decide nothing."""
+    findings = [one for one in outcomes if isinstance(one, Finding)]
     causes = tuple(
-        replace(cause, proven_step=(proven or {}).get(cause.finding.cause))
-        for cause in rank(outcome for outcome in outcomes if isinstance(outcome, Finding))
+        replace(cause, proven_step=run.proven.get(cause.finding.cause))
+        for cause in rank(one for one in findings if one.cause not in COSTS_ONLY_TIME)
     )
-    cleared = tuple(outcome for outcome in outcomes if isinstance(outcome, Clear))
-    open_ = tuple(outcome for outcome in outcomes if isinstance(outcome, NotJudged))
-    verdict, reason = _verdict(causes, cleared, open_, symptoms, steps)
-    if verdict != "sick" and ended_early:
-        verdict, reason = "inconclusive", f"watching ended after {steps} steps: {ended_early}"
-    elif verdict == "healthy" and unmade:
-        verdict = "inconclusive"
-        reason = f"there was no time for {', '.join(unmade)}; allow more with --after SECONDS"
-    return Diagnosis(
-        verdict,
-        reason,
+    open_ = tuple(
+        replace(one, why="no-time") if one.wants in run.unmade else one
+        for one in outcomes
+        if isinstance(one, NotJudged)
+    )
+    made = Diagnosis(
+        "inconclusive",
+        "",
         causes,
-        cleared,
-        open_,
-        tuple(symptoms),
-        steps,
-        overhead_percent,
-        overhead_seconds,
-        after_seconds,
-        tuple(notes),
+        tuple(one for one in outcomes if isinstance(one, Clear)),
+        tuple(sorted(open_, key=_importance)),
+        tuple(one for one in outcomes if isinstance(one, NotApplicable)),
+        run.symptoms,
+        run.steps,
+        tuple(one for one in findings if one.cause in COSTS_ONLY_TIME),
+        **more,
     )
+    verdict, reason, decides = _verdict(made, run)
+    return replace(made, verdict=verdict, reason=reason, decides=decides, reproduce=run.command)
 
 
-def _verdict(
-    causes: Sequence[Cause],
-    cleared: Sequence[Clear],
-    open_: Sequence[NotJudged],
-    symptoms: Sequence[Symptom],
-    steps: int,
-) -> tuple[Verdict, str]:
-    proven = [cause for cause in causes if cause.finding.status != "possible"]
+def _importance(left: NotJudged) -> tuple[bool, bool, int]:
+    """What a first step can prove comes first, the mere outcome of a run last."""
+    return (left.cause not in ESSENTIAL, left.cause in OUTCOME_ONLY, -len(consequences(left.cause)))
+
+
+def _verdict(made: Diagnosis, run: Run) -> tuple[Verdict, str, str | None]:
+    """Verdict, reason, and what would decide where it is open."""
+    proven = [cause for cause in made.causes if cause.finding.status != "possible"]
     if proven:
-        return "sick", proven[0].finding.summary
-    grave = [symptom for symptom in symptoms if symptom.grave]
+        return "sick", proven[0].finding.summary, None
+    if run.running:
+        return "running", f"nothing found so far in {_steps(run.steps)}", None
+    grave = [symptom for symptom in run.symptoms if symptom.grave]
     if grave:
-        return "inconclusive", f"{grave[0].summary}, and no test could name the reason"
-    if causes and symptoms:
         return (
             "inconclusive",
-            f"{symptoms[0].summary}; {causes[0].finding.cause} is possible, not proven",
+            f"{grave[0].summary}, and no test could name the reason",
+            _longer(run, made),
         )
-    if steps == 0:
-        return "inconclusive", "no training step was seen"
-    total = len(cleared) + len(open_)
-    if len(cleared) < MIN_CLEAR_SHARE * total:
-        return "inconclusive", f"only {len(cleared)} of {total} causes could be judged"
-    return "healthy", f"{len(cleared)} causes are ruled out, {len(open_)} could not be judged"
+    if made.causes and run.symptoms:
+        text = f"{run.symptoms[0].summary}; {made.causes[0].finding.cause} is possible, not proven"
+        return "inconclusive", text, _longer(run, made)
+    open_ = _open(made, run)
+    if open_ is not None:
+        return "inconclusive", *open_
+    passed = f"{made.passed} of {made.applicable} applicable tests pass in {_steps(run.steps)}"
+    return "healthy", passed + not_tested(made), None
+
+
+def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
+    """Why a run of which nothing speaks ill cannot be called healthy."""
+    if run.ended_early:
+        return f"watching ended after {_steps(run.steps)}: {run.ended_early}", None
+    if run.steps == 0:
+        return "no training step was seen", None
+    late = [
+        one for one in made.not_judged if one.why == "no-time" and one.cause not in OUTCOME_ONLY
+    ]
+    if late:
+        return f"there was no time to test {_named(late)}", more_time(run.command)
+    if run.steps < run.enough_steps:
+        text = (
+            f"{_steps(run.steps)} are too few to call a run healthy; {run.enough_steps} are needed"
+        )
+        return text, "let it train longer"
+    essential = [one for one in made.not_judged if one.cause in ESSENTIAL]
+    if essential:
+        return f"{essential[0].cause} could not be tested: {essential[0].reason}", None
+    if made.passed < MIN_PASSED_SHARE * made.applicable:
+        text = f"only {made.passed} of {made.applicable} applicable tests could be made"
+        return text + not_tested(made), None
+    return None
+
+
+def not_tested(made: Diagnosis, most: int = 3) -> str:
+    """'; not tested: overfitting (a validation loss was not seen) and 2 more'"""
+    told = [f"{one.cause} ({one.reason})" for one in made.not_judged[:most]]
+    more = len(made.not_judged) - len(told)
+    if not told:
+        return ""
+    return "; not tested: " + ", ".join(told) + (f" and {more} more" if more else "")
+
+
+def _longer(run: Run, made: Diagnosis) -> str | None:
+    late = any(one.why == "no-time" for one in made.not_judged)
+    return more_time(run.command) if late else None
+
+
+def more_time(command: str | None) -> str:
+    """The command again, with more time for tests after the script's end."""
+    script = "SCRIPT" if command is None else command.removeprefix(RUN)
+    return f"{RUN}--after 120 {script}"
+
+
+def _named(items: Sequence[NotJudged], most: int = 3) -> str:
+    names = list(dict.fromkeys(one.cause for one in items))
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _steps(number: int) -> str:
+    return f"{number} step{'' if number == 1 else 's'}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.replay.sites import by_line, valid_count
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def accumulation(patient: Patient) -> Mapping[str, Any]:
     sites = [site for site in tape.loss_sites if site.in_root and site.op.outputs[0] is not None]
     groups = by_line(sites)
     if not groups:
-        raise NotApplicable("the step calls no loss function that is known")
+        raise NotPossible("the step calls no loss function that is known")
     calls = max(groups.values(), key=len)
     refs = [site.op.outputs[0] for site in calls]
     replay = tape.replay(gradients=True, want=[ref for ref in refs if ref is not None])

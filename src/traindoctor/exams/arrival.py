@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.arrival import arrivals, by_hand
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ def gradient_arrival(patient: Patient) -> Mapping[str, Any]:
     that got the gradient of another one."""
     keeper = patient.snapshot
     if keeper is None:
-        raise NotApplicable("the run was watched without replay")
+        raise NotPossible("the run was watched without replay")
     logs = keeper.logs
     seen = arrivals(patient.tapes, logs)
     if sum(step in logs for step in patient.tapes) < 2:
-        raise NotApplicable("fewer than two steps have been taped")
+        raise NotPossible("fewer than two steps have been taped")
     found = by_hand(patient.tapes, logs)
     return {
         "steps": [one.step for one in seen],

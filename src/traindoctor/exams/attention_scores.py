@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.replay.ops import Op, Ref
 from traindoctor.replay.structure import MASKS, PRODUCTS, VIEWS, Attention, Structure
 
@@ -60,7 +60,7 @@ def attention_scores(patient: Patient) -> Mapping[str, Any]:
         if reading is not None:
             rows.append(describe(attention, reading))
     if not rows:
-        raise NotApplicable("the scores of no attention could be read")
+        raise NotPossible("the scores of no attention could be read")
     return {"attentions": rows, "step": tape.step}
 
 

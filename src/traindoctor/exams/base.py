@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class NotApplicable(Exception):
-    """The exam has nothing to say about this patient; the message is the reason, in one sentence."""
+    """The step has nothing that the exam could test; the message is the reason, in one sentence."""
+
+
+class NotPossible(Exception):
+    """There is something to test, and it cannot be; the message is the reason, in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Exam:
         step = patient.step
         try:
             if self.needs_tape and patient.tape is None:
-                raise NotApplicable("no step could be taped")
+                raise NotPossible("no training step could be recorded for a replay")
             # Torch warns of what a replay does (bf16 on a CPU without it) and the script does not.
             with patient.undisturbed():
                 # The innermost: all that is given back is given back when nothing can be interrupted any more.
@@ -57,9 +61,10 @@ class Exam:
             took = time.perf_counter() - begin
             patient.stopped[self.name] = text = f"stopped after {took:.1f} s: {reason}"
             return ExamResult(self.name, step, "refused", {}, text, took)
-        except (NotApplicable, ReplayError) as reason:
+        except (NotApplicable, NotPossible, ReplayError) as reason:
+            outcome = "not-applicable" if isinstance(reason, NotApplicable) else "refused"
             return ExamResult(
-                self.name, step, "refused", {}, str(reason), time.perf_counter() - begin
+                self.name, step, outcome, {}, str(reason), time.perf_counter() - begin
             )
         except Exception as error:  # the border between the user's run and our tests
             text = f"{type(error).__name__}: {error}"

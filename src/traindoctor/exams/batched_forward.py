@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.replay.hooks_aside import has_hooks
 from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.ops import tensors_in
@@ -38,11 +38,11 @@ def batched_forward(patient: Patient) -> Mapping[str, Any]:
         raise NotApplicable("no step called its model once per example")
     called, calls = kept
     if sharded(called.parameters()):
-        raise NotApplicable(SHARDED)
+        raise NotPossible(SHARDED)
     if sum(p.numel() * p.element_size() for p in called.parameters()) > MOST_BYTES:
-        raise NotApplicable("the model is too large to be copied for a timing")
+        raise NotPossible("the model is too large to be copied for a timing")
     if has_hooks(called):
-        raise NotApplicable("the hooks of the model would be called again")
+        raise NotPossible("the hooks of the model would be called again")
     batch = stacked(calls)
     model = copy.deepcopy(called)
 
@@ -85,7 +85,7 @@ def train_on(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         output = model(*args, **kwargs)
         outputs = [x for x in tensors_in(output) if x.requires_grad]
         if not outputs:
-            raise NotApplicable("the output of the model carries no gradient")
+            raise NotPossible("the output of the model carries no gradient")
         torch.autograd.backward([x.float().sum() for x in outputs[:1]])
     model.zero_grad()
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.replay.arrival import by_hand
 from traindoctor.replay.snapshot import FIRST_STEPS, LATER_STEPS
 from traindoctor.replay.trial import Change, Plan
@@ -49,7 +49,7 @@ USUAL_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 def first_plan(patient: Patient, runs: int = 4) -> Plan:
     keeper = _keeper(patient)
     if keeper.first is None:
-        raise NotApplicable("no snapshot of step 0 was kept")
+        raise NotPossible("no snapshot of step 0 was kept")
     return plan_in_time(patient, keeper.first, FIRST_STEPS, runs)
 
 
@@ -67,9 +67,9 @@ def late_plan(patient: Patient, runs: int = 4) -> Plan:
     keeper = _keeper(patient)
     snapshot = keeper.latest or keeper.first
     if snapshot is None:
-        raise NotApplicable("no snapshot was kept")
+        raise NotPossible("no snapshot was kept")
     if not snapshot.sound:
-        raise NotApplicable("the snapshot's losses are not finite")
+        raise NotPossible("the snapshot's losses are not finite")
     return plan_in_time(patient, snapshot, LATER_STEPS, runs)
 
 
@@ -94,9 +94,9 @@ def plan_in_time(patient: Patient, snapshot: Snapshot, steps: int, runs: int) ->
 def _keeper(patient: Patient) -> Any:
     keeper = patient.snapshot
     if keeper is None:
-        raise NotApplicable("the run was watched without replay")
+        raise NotPossible("the run was watched without replay")
     if keeper.refusal is not None:
-        raise NotApplicable(keeper.refusal)
+        raise NotPossible(keeper.refusal)
     return keeper
 
 
@@ -207,7 +207,7 @@ def experiment_rate_long(patient: Patient) -> dict[str, Any]:
     runs = 2 + PERMUTED
     rounds = int(min(LONG_ROUNDS, patient.seconds / max(1e-9, runs * plan.seconds)))
     if rounds < FEWEST_ROUNDS:
-        raise NotApplicable("there was no time for more steps than the other experiments make")
+        raise NotPossible("there was no time for more steps than the other experiments make")
     plan = plan.longer(rounds)
     changes = {"lr/10": Change(rate=lambda _: 0.1), **warm_up(plan)}
     return compare(plan, changes, seconds=patient.seconds)
@@ -261,7 +261,7 @@ def experiment_schedule(patient: Patient) -> dict[str, Any]:
     plan = late_plan(patient)
     peak = max(_rates(patient), default=0.0)
     if peak <= 0:
-        raise NotApplicable("the rates of the run are not known")
+        raise NotPossible("the rates of the run are not known")
     return compare(plan, {"highest rate": Change(absolute_rate=peak)}, seconds=patient.seconds)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.replay.ops import Op, Ref
 from traindoctor.replay.origins import argument, walk_back
 from traindoctor.replay.structure import DIVISIONS, SCALINGS
@@ -51,7 +51,7 @@ def dead_units(patient: Patient) -> Mapping[str, Any]:
             }
         )
     if not layers:
-        raise NotApplicable("no activation had anything to work on in this step")
+        raise NotPossible("no activation had anything to work on in this step")
     return {"layers": layers, "step": tape.step}
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.ends import (
     FAITHFUL,
     ROUNDING,
@@ -39,9 +39,9 @@ def dependence(patient: Patient) -> Mapping[str, Any]:
     structure = Structure(tape)
     ends = [e for e in find_ends(tape, structure) if usable(e)]
     if not ends:
-        raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
+        raise NotPossible("no loss with known targets hangs on a look-up of tokens in rows")
     if tape.faithful > FAITHFUL:
-        raise NotApplicable(
+        raise NotPossible(
             f"the unchanged replay differs from the step by {tape.faithful:.1e}, so changes cannot be read"
         )
     pairs = [examine(tape, structure, e) for e in ends[:4]]

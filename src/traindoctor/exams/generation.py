@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.replay.dropout import without_dropout
 from traindoctor.replay.ends import Ends, find_ends
 
@@ -33,7 +33,7 @@ def generation(patient: Patient) -> Mapping[str, Any]:
     tape = patient.tape
     assert tape is not None
     if tape.faithful > FAITHFUL:
-        raise NotApplicable(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
+        raise NotPossible(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
     tape = without_dropout(tape)
     ends = next((e for e in find_ends(tape) if e.causal and e.has_classes), None)
     if ends is None or ends.layout is None:
@@ -41,7 +41,7 @@ def generation(patient: Patient) -> Mapping[str, Any]:
     axis, rows, places = ends.layout
     length = ends.index.shape[axis]
     if places < length or length < 16:
-        raise NotApplicable("rows are too short to write on")
+        raise NotPossible("rows are too short to write on")
     begin = max(4, length // 2, length - MOST_TOKENS)
     values: dict[str, Any] = {"tokens": length - begin, "rows": rows, "step": tape.step}
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):

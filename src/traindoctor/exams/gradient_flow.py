@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.at_rest import no_gradient, trained
 from traindoctor.replay.ops import PARAMETER, Escape, Op, Ref
 from traindoctor.replay.runner import CUTS
@@ -35,7 +35,7 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     """`blocked`: trainable parameters without gradient on every taped step, though the loss moves with them."""
     tapes = [tape for tape in patient.tapes.values() if tape.roots]
     if not tapes:
-        raise NotApplicable("no step could be taped")
+        raise NotPossible("no step could be taped")
     tape = tapes[-1]
     if tape.gaps:
         raise ReplayError(tape.gaps[0])

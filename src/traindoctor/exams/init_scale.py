@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.at_rest import at_rest
 from traindoctor.replay.origins import walk_back
 from traindoctor.replay.structure import Structure
@@ -45,7 +45,7 @@ def init_scale(patient: Patient) -> Mapping[str, Any]:
     """First step only: cross-entropy over ln C, std of scores, of attention scores, RMS x sqrt(fan in)."""
     tape = patient.first_tape
     if tape is None or tape.step != 0:
-        raise NotApplicable("the first step was not taped")
+        raise NotPossible("the first step was not taped")
     structure = Structure(tape)
     values: dict[str, Any] = {"step": tape.step, "weights": weight_scales(tape)}
     sites = [

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.numerics.finite_difference import own_gradient_test
 from traindoctor.replay.sections import Section, all_calls, as_function, first_calls
 
@@ -56,7 +56,7 @@ def guilty_module(patient: Patient) -> Mapping[str, Any]:
     tape = faithful_tape(patient)
     pending = all_calls(tape)
     if not pending:
-        raise NotApplicable("nothing of the step can be cut out and run by itself")
+        raise NotPossible("nothing of the step can be cut out and run by itself")
     deadline = time.thread_time() + min(SECONDS, patient.seconds)
     tested: list[tuple[Section, dict[str, Any]]] = []
     untested: list[Section] = []
@@ -85,7 +85,7 @@ def faithful_tape(patient: Patient) -> StepTape:
     tape = patient.first_tape
     assert tape is not None
     if not tape.faithful <= FAITHFUL:
-        raise NotApplicable(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
+        raise NotPossible(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
     return tape
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.ops import Ref
 from traindoctor.replay.sites import LossSite, by_line, valid_count
 
@@ -24,7 +24,7 @@ def loss_coefficient(patient: Patient) -> Mapping[str, Any]:
     assert tape is not None
     sites = [site for site in tape.loss_sites if site.in_root]
     if not sites:
-        raise NotApplicable("the step calls no loss function that is known")
+        raise NotPossible("the step calls no loss function that is known")
     if not tape.faithful < 1e-4:
         raise ReplayError(f"the replayed loss is off by {tape.faithful:.1e}")
     outputs = {site: ref for site in sites if (ref := site.op.outputs[0]) is not None}
@@ -36,7 +36,7 @@ def loss_coefficient(patient: Patient) -> Mapping[str, Any]:
         if known:
             groups.append(describe(tape, known, [weights[outputs[site]] for site in known]))
     if not groups:
-        raise NotApplicable("no gradient reaches a loss function")
+        raise NotPossible("no gradient reaches a loss function")
     arrived = tape.arrived
     return {
         "step": tape.step,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.origins import REARRANGING, value_of, walk_back
 from traindoctor.replay.sites import LossSite
 from traindoctor.replay.written_losses import SOFTMAX
@@ -42,7 +42,7 @@ def loss_input(patient: Patient) -> Mapping[str, Any]:
             key = (row["line"], row["kind"])
             sites[key] = row if key not in sites else merge(sites[key], row)
     if not sites:
-        raise NotApplicable("the step calls no loss function that is known")
+        raise NotPossible("the step calls no loss function that is known")
     return {"sites": list(sites.values()), "softmaxes": softmaxes_of_distributions(patient)}
 
 

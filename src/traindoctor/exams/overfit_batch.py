@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.dropout import without_dropout
 from traindoctor.replay.ends import find_ends
 
@@ -41,13 +41,13 @@ def overfit_batch(patient: Patient) -> Mapping[str, Any]:
     tape = patient.tape
     assert tape is not None
     if tape.faithful > FAITHFUL:
-        raise NotApplicable(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
+        raise NotPossible(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
     tape = without_dropout(tape)
     seconds = min(SECONDS, patient.seconds) / len(RATES)
     runs = [losses(tape, rate, seconds) for rate in RATES]
     finite = [run for run in runs if all(map(math.isfinite, run))]
     if not finite:
-        raise NotApplicable("the loss is not finite, whatever the rate")
+        raise NotPossible("the loss is not finite, whatever the rate")
     best = min(finite, key=lambda run: run[-1])
     numbers = sum(leaf.value.numel() for leaf in tape.parameters.values())
     targets = sum(int(site.valid.sum()) for site in tape.loss_sites)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.ends import Ends, find_ends
 from traindoctor.replay.padding_token import known_as_padding
 
@@ -37,7 +37,7 @@ def padding(patient: Patient) -> Mapping[str, Any]:
         e for e in find_ends(tape) if e.has_classes and e.layout is not None and e.layout[2] > 1
     ]
     if not ends:
-        raise NotApplicable("no loss has one target per place of a row")
+        raise NotPossible("no loss has one target per place of a row")
     return {"pairs": [examine(tape, e) for e in ends[:2]], "step": tape.step}
 
 

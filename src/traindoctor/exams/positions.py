@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.replay.dropout import without_dropout
 from traindoctor.replay.ends import Ends, find_ends, twins
 from traindoctor.replay.structure import Structure
@@ -38,13 +38,13 @@ def positions(patient: Patient) -> Mapping[str, Any]:
     tape = patient.tape
     assert tape is not None
     if tape.faithful > FAITHFUL:
-        raise NotApplicable(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
+        raise NotPossible(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
     # Dropout falls on places, so it tells them apart by itself: it is taken out.
     tape = without_dropout(tape)
     structure = Structure(tape)
     ends = [e for e in find_ends(tape, structure) if e.index.ndim == 2 and not e.contrastive]
     if not any(e.layout is not None for e in ends):
-        raise NotApplicable("no loss with known targets hangs on a look-up of tokens in rows")
+        raise NotPossible("no loss with known targets hangs on a look-up of tokens in rows")
     asked = [(e, place) for e in ends if (place := place_of(structure, e, ends)) is not None]
     if not asked:
         raise NotApplicable("a next-token model: its mask is a position signal in itself")
@@ -82,7 +82,7 @@ def examine(tape: StepTape, ends: Ends, layout: Layout) -> dict[str, Any]:
     base = ends.scores(tape.replay(want=[ends.loss.logits])[ends.loss.logits]).float()
     spread = float(base.std(0).mean())
     if spread <= NOTHING * float(base.abs().mean()):
-        raise NotApplicable("the scores are the same for every input: no token reaches them at all")
+        raise NotPossible("the scores are the same for every input: no token reaches them at all")
     gaps = []
     for seed in range(PERMUTATIONS):
         order, fixed = permutation(index, seed)
@@ -132,5 +132,5 @@ def permutation(index: Tensor, seed: int) -> tuple[Tensor, bool]:
             order[row, :length] = torch.randperm(length, generator=generator)
             changed = True
     if not changed:
-        raise NotApplicable("every row is one repeated token")
+        raise NotPossible("every row is one repeated token")
     return order, changed

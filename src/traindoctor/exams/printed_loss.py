@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.replay.ops import DATA, PARAMETER, Op, Read, Ref
 from traindoctor.replay.runner import CUTS
 from traindoctor.replay.squares import BY_HAND
@@ -61,13 +61,13 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
     if tape.world_size > 1:
-        raise NotApplicable("each rank prints its own loss, the gradient is the mean over ranks")
+        raise NotPossible("each rank prints its own loss, the gradient is the mean over ranks")
     reads = [read for read in tape.reads[:MAX_READS] if is_a_loss(tape, read)]
     was_read = bool(reads)
     if not reads and aside:
         reads = left_aside(tape)
     if not reads:
-        raise NotApplicable("the script reads no loss at a step that was taped")
+        raise NotPossible("the script reads no loss at a step that was taped")
     # Scripts read `loss.detach()`: the looked-through gradient of what is read, against what was given. A cut on
     # the way to the optimised loss itself is no other loss: it stays.
     off = off_the_way(tape)
@@ -80,10 +80,10 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     given = optimised(tape, replay, [read.ref for read, _ in columns])
     unheard = unheard_term(tape, given)
     if not all(map(finite, (given, *(gradients for _, gradients in columns)))):
-        raise NotApplicable(f"the gradients of step {tape.step} are not finite")
+        raise NotPossible(f"the gradients of step {tape.step} are not finite")
     columns = [(r, g) for r, g in columns if any(v is not None and v.any() for v in g.values())]
     if not columns or not given:
-        raise NotApplicable("what the script reads has no gradient")
+        raise NotPossible("what the script reads has no gradient")
     names = list(given)
     target = flat(given, names, given)
     matrix = torch.stack([flat(gradients, names, given) for _, gradients in columns])
@@ -91,7 +91,7 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
         # What is lost below the range of half precision is a matter of the range, not of another loss.
         faint = target.abs() < torch.finfo(torch.float16).tiny
         if float((faint & (matrix != 0).any(dim=0)).double().mean()) > FAINT:
-            raise NotApplicable("most of the gradient is below the range of half precision")
+            raise NotPossible("most of the gradient is below the range of half precision")
     cosines = [float(torch.cosine_similarity(target, row, dim=0)) for row in matrix]
     return {
         "step": tape.step,

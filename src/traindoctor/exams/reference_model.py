@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.alignment import looks_like_positions
 from traindoctor.replay.ends import Ends, find_ends
 from traindoctor.replay.reference import HELD_OUT, LEAST_BATCHES, Batches, Reference, teach
@@ -34,17 +34,17 @@ def reference_model(patient: Patient) -> Mapping[str, Any]:
     assert tape is not None
     ends = [e for e in find_ends(tape) if e.has_classes and e.layout is not None]
     if not ends:
-        raise NotApplicable("no loss with classes hangs on a look-up of tokens in rows")
+        raise NotPossible("no loss with classes hangs on a look-up of tokens in rows")
     chosen = next((e for e in ends if e.causal), ends[-1])
     batches = [pair for log in patient.logs() if (pair := pair_of(log, chosen)) is not None]
     if len(batches) < LEAST_BATCHES:
-        raise NotApplicable(
+        raise NotPossible(
             f"only {len(batches)} batches of the run were kept, {LEAST_BATCHES} are needed"
         )
     held = batches[-HELD_OUT:]
     train = without_rows_of(held, batches[:-HELD_OUT])
     if len(train) < LEAST_BATCHES - HELD_OUT:
-        raise NotApplicable("the same rows stand in all batches that were kept")
+        raise NotPossible("the same rows stand in all batches that were kept")
     tokens = 1 + max(int(x.max()) for x, _ in batches)
     classes = max(chosen.loss.num_classes, 1 + max(int(y.max()) for _, y in batches))
     torch.manual_seed(0)  # the random state is given back when the exam ends

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.alignment import looks_like_positions
 from traindoctor.replay.loss_sites import TORCH_LOSSES
 from traindoctor.replay.ops import PARAMETER
@@ -39,7 +39,7 @@ def reference_numbers(patient: Patient) -> Mapping[str, Any]:
     batches = [pair for log in patient.logs() if (pair := numbers_of(log, call)) is not None]
     shapes = {(x.shape[1:], y.shape[1:]) for x, y in batches}
     if len(batches) < LEAST_BATCHES or len(shapes) != 1:
-        raise NotApplicable(
+        raise NotPossible(
             f"{len(batches)} batches of one shape were kept, {LEAST_BATCHES} are needed"
         )
     train, held = batches[:-HELD_OUT], batches[-HELD_OUT:]
@@ -83,7 +83,7 @@ def asked_of_data(tape: StepTape | None) -> int:
     calls = [s for s in calls if hangs_on(tape, s.logits) & PARAMETER]
     own = [hangs_on(tape, argument(s.op, 1, "target")) & PARAMETER != 0 for s in calls]
     if own and all(own):
-        raise NotApplicable("the numbers that are asked for are the model's own")
+        raise NotPossible("the numbers that are asked for are the model's own")
     return own.index(False) if own else 0
 
 

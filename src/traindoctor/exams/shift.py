@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.alignment import exact_shift
 from traindoctor.replay.ends import (
     FAITHFUL,
@@ -37,7 +37,7 @@ def shift(patient: Patient) -> Mapping[str, Any]:
     assert patient.tape is not None
     ends = [e for e in find_ends(patient.tape) if e.has_classes]
     if not ends:
-        raise NotApplicable("no loss with classes hangs on a look-up of tokens")
+        raise NotPossible("no loss with classes hangs on a look-up of tokens")
     pairs = [describe(patient.tape, e) for e in ends]
     return {"pairs": pairs, "losses": len({id(e.loss) for e in ends})}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.compare import compare_all
 from traindoctor.replay.ops import is_foreign
 from traindoctor.replay.overwritten import gradients_after, late_writes
@@ -41,7 +41,7 @@ def tape_gradient(patient: Patient) -> Mapping[str, Any]:
         except ReplayError as reason:
             refusals.append(f"step {step}: {reason}")
     if not steps:
-        raise NotApplicable("; ".join(refusals[:2]) or "no step could be taped")
+        raise NotPossible("; ".join(refusals[:2]) or "no step could be taped")
     worst = max(steps, key=lambda item: item["difference"] / item["noise"])
     return {**worst, "steps": steps, "refusals": refusals}
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 # 1: first format (2026-11).
 FORMAT = 1
 
-Outcome = Literal["done", "refused", "failed"]
+Outcome = Literal["done", "refused", "not-applicable", "failed"]
 
 
 @dataclass(frozen=True)

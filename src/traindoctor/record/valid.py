@@ -20,7 +20,7 @@ FIRST_STEP, LAST_STEP = -1, 10**12
 # Seconds since 1970, up to the year 5000: what every calendar function takes.
 LAST_TIME = 1e11
 LONGEST_NAME = 10_000
-OUTCOMES = ("done", "refused", "failed")
+OUTCOMES = ("done", "refused", "not-applicable", "failed")
 VERDICTS = ("healthy", "sick", "inconclusive")
 
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

@@ -9,6 +9,7 @@ from typing import Any
 
 from traindoctor.checks.base import Finding
 from traindoctor.diagnosis import Diagnosis
+from traindoctor.diagnosis.verdict import COSTS_ONLY_TIME
 from traindoctor.record import ExamResult
 from traindoctor.report.json import plain
 from traindoctor.report.measured import EXAMS, Measured
@@ -17,6 +18,8 @@ from traindoctor.report.words import number as full_number
 HEAD = ("exam", "what was measured", "value", "expected", "noise", "verdict")
 # The record of the steps themselves: rates, norms, times, batches.
 COURSE = "the first steps"
+# Where an exam measured nothing.
+WORD = {"refused": "not possible", "not-applicable": "n/a", "failed": "failed"}
 # What was measured is wrapped into what the other columns leave, but never under this.
 LEAST_WIDTH = 24
 
@@ -63,6 +66,7 @@ def lines(
     """
     exam_of = {cause: exam for exam, causes in asked.items() for cause in causes}
     made = [_found(cause.finding, exam_of) for cause in diagnosis.causes]
+    made += [_found(found, exam_of) for found in diagnosis.advice]
     guilty = {exam_of.get(cause.finding.cause) for cause in diagnosis.causes}
     cleared = {clear.cause for clear in diagnosis.ruled_out}
     latest = latest_results(exams)
@@ -84,7 +88,8 @@ def latest_results(exams: Iterable[ExamResult]) -> dict[str, ExamResult]:
 
 def _found(found: Finding, exam_of: Mapping[str, str]) -> Line:
     exam = exam_of.get(found.cause)
-    verdict = f"{found.status.upper()}: {found.cause}"
+    word = "SLOW" if found.cause in COSTS_ONLY_TIME else found.status.upper()
+    verdict = f"{word}: {found.cause}"
     if not found.evidence:
         return Line(exam, found.summary, verdict)
     best = found.evidence[0]
@@ -94,7 +99,7 @@ def _found(found: Finding, exam_of: Mapping[str, str]) -> Line:
 def _quiet(result: ExamResult, cleared: Iterable[str]) -> Line:
     """An exam that no finding rests on."""
     if not result.done:
-        return Line(result.exam, result.reason, "n/a" if result.outcome == "refused" else "failed")
+        return Line(result.exam, result.reason, WORD[result.outcome])
     one = _measured(result)
     if one is None:
         return Line(result.exam, "done", "ok" if any(cleared) else "-")

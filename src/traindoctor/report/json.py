@@ -7,13 +7,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-from traindoctor.checks.base import Evidence
-from traindoctor.diagnosis import Cause, Diagnosis, Symptom
+from traindoctor.checks.base import Evidence, Finding, NotJudged
+from traindoctor.diagnosis import Cause, Diagnosis, Symptom, more_time
 from traindoctor.errors import TraindoctorError
 
-# 1: first form (2026-11): DESIGN's fields, and format, reason, not_judged, notes; per cause code, grade, line,
-# proven_step, consequences, explained_by.
-FORMAT = 1
+# 1 (2026-11): first form. 2 (2026-11): `untested` for `not_judged`, with a code, a sentence and a command; what does not
+# apply and what is only slow apart from the causes; coverage; the kind of proof. Described by verdict.schema.json.
+FORMAT = 2
+SCHEMA = Path(__file__).with_name("verdict.schema.json")
 
 
 def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -22,39 +23,70 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "format": FORMAT,
         "verdict": diagnosis.verdict,
         "reason": diagnosis.reason,
+        "decides": diagnosis.decides,
         "causes": [_cause(cause) for cause in diagnosis.causes],
         "ruled_out": [{"cause": clear.cause, "by": clear.by} for clear in diagnosis.ruled_out],
-        "not_judged": [
-            {"cause": left.cause, "reason": left.reason, "wants": left.wants}
-            for left in diagnosis.not_judged
+        "untested": [_untested(left, diagnosis) for left in diagnosis.not_judged],
+        "not_applicable": [
+            {"cause": one.cause, "sentence": one.reason} for one in diagnosis.not_applicable
         ],
+        "advice": [_finding(found) for found in diagnosis.advice],
         "symptoms": [_symptom(symptom) for symptom in diagnosis.symptoms],
+        "coverage": {"applicable": diagnosis.applicable, "passed": diagnosis.passed},
+        "notes": list(diagnosis.notes),
         "steps": diagnosis.steps,
         "overhead_percent": diagnosis.overhead_percent,
         "overhead_seconds": diagnosis.overhead_seconds,
         "after_seconds": diagnosis.after_seconds,
-        "notes": list(diagnosis.notes),
+        "reproduce": diagnosis.reproduce,
     }
 
 
+def read(text: str, source: str = "the verdict") -> dict[str, Any]:
+    """A verdict that was written as JSON, in the form of today."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise TraindoctorError(f"{source} is not JSON: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        found = data.get("format") if isinstance(data, dict) else None
+        raise TraindoctorError(
+            f"{source} has format {found}, this version reads {FORMAT}: "
+            "judge the run again with `traindoctor diagnose DIR --json FILE`"
+        )
+    return data
+
+
 def _cause(cause: Cause) -> dict[str, Any]:
-    found = cause.finding
+    return {
+        **_finding(cause.finding),
+        "proven_step": cause.proven_step,
+        "consequences": list(cause.consequences),
+        "explained_by": list(cause.explained_by),
+    }
+
+
+def _finding(found: Finding) -> dict[str, Any]:
     return {
         "cause": found.cause,
         "code": found.code,
         "status": found.status,
-        "grade": found.grade,
+        "proof": found.proof,
+        "law": found.law,
         "confidence": found.confidence,
         "where": found.where,
         "line": found.line,
         "since_step": found.since_step,
-        "proven_step": cause.proven_step,
         "summary": found.summary,
         "evidence": [_evidence(item) for item in found.evidence],
         "remedy": found.remedy,
-        "consequences": list(cause.consequences),
-        "explained_by": list(cause.explained_by),
+        "fix": None,
     }
+
+
+def _untested(left: NotJudged, diagnosis: Diagnosis) -> dict[str, Any]:
+    command = more_time(diagnosis.reproduce) if left.why == "no-time" else None
+    return {"cause": left.cause, "reason": left.why, "sentence": left.reason, "command": command}
 
 
 def _evidence(item: Evidence) -> dict[str, Any]:

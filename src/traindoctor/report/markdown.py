@@ -9,6 +9,8 @@ from traindoctor.report.words import by_reason, by_test, number, place
 
 def report(diagnosis: Diagnosis) -> str:
     lines = [f"# Verdict: {diagnosis.verdict}", "", f"{diagnosis.reason}.", ""]
+    if diagnosis.decides:
+        lines += [f"What would decide: `{diagnosis.decides}`", ""]
     lines += [f"{diagnosis.steps} optimizer steps were seen."]
     if diagnosis.overhead_percent is not None:
         lines[-1] += f" Watching cost {number(diagnosis.overhead_percent)} % of the run."
@@ -17,12 +19,19 @@ def report(diagnosis: Diagnosis) -> str:
     if diagnosis.symptoms:
         lines += ["", "## Symptoms", ""]
         lines += [f"- {symptom.summary}" for symptom in diagnosis.symptoms]
+    if diagnosis.advice:
+        lines += ["", "## Slow", ""]
+        lines += [f"- {one.cause}: {one.summary}. {one.remedy}" for one in diagnosis.advice]
     if diagnosis.ruled_out:
-        lines += ["", "## Ruled out", "", "| by | causes |", "| --- | --- |"]
+        lines += ["", "## Passed", "", "| by | causes |", "| --- | --- |"]
         lines += [f"| {_cell(by)} | {', '.join(n)} |" for by, n in by_test(diagnosis.ruled_out)]
     if diagnosis.not_judged:
-        lines += ["", "## Not judged", "", "| why | causes |", "| --- | --- |"]
+        lines += ["", "## Not tested", "", "| why | causes |", "| --- | --- |"]
         lines += [f"| {_cell(w)} | {', '.join(n)} |" for w, n in by_reason(diagnosis.not_judged)]
+    if diagnosis.not_applicable:
+        lines += ["", "## Does not apply", "", "| why | causes |", "| --- | --- |"]
+        groups = by_reason(diagnosis.not_applicable)
+        lines += [f"| {_cell(why)} | {', '.join(names)} |" for why, names in groups]
     if diagnosis.notes:
         lines += ["", "## Notes", "", *(f"- {note}" for note in diagnosis.notes)]
     return "\n".join(lines) + "\n"

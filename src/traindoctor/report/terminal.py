@@ -18,7 +18,12 @@ MAX_EVIDENCE = 3
 MAX_CAUSES = 3
 MAX_NAMES = 6
 MAX_REASONS = 4
-_COLOUR = {"sick": "bold red", "healthy": "bold green", "inconclusive": "bold yellow"}
+_COLOUR = {
+    "sick": "bold red",
+    "healthy": "bold green",
+    "inconclusive": "bold yellow",
+    "running": "bold",
+}
 
 
 def width_of(stream: IO[Any] | None = None) -> int:
@@ -78,23 +83,29 @@ def _rest(diagnosis: Diagnosis, width: int) -> list[str]:
     lines: list[str] = []
     if diagnosis.symptoms:
         lines += _field("seen", "; ".join(s.summary for s in diagnosis.symptoms), width)
-    groups = by_test(diagnosis.ruled_out)
-    if groups:
-        texts = [f"{listed(names, MAX_NAMES)} ({by})" for by, names in groups[:MAX_REASONS]]
-        left = sum(len(names) for _, names in groups[MAX_REASONS:])
-        if left:
-            texts.append(f"and {left} more")
-        lines += _field("ruled out", "; ".join(texts), width)
-    reasons = by_reason(diagnosis.not_judged)
-    if reasons:
-        texts = [f"{listed(names, MAX_NAMES)}: {why}" for why, names in reasons[:MAX_REASONS]]
-        left = sum(len(names) for _, names in reasons[MAX_REASONS:])
-        if left:
-            texts.append(f"and {left} more")
-        lines += _field("not judged", "; ".join(texts), width)
+    for found in diagnosis.advice:
+        lines += _field("slow", f"{found.cause}: {found.summary}. {found.remedy}", width)
+    lines += _groups("passed", by_test(diagnosis.ruled_out), width)
+    lines += _groups("not tested", by_reason(diagnosis.not_judged), width)
+    if diagnosis.not_applicable:
+        names = [one.cause for one in diagnosis.not_applicable]
+        lines += _field(
+            "n/a", listed(names, MAX_NAMES) + " (nothing in this run could have them)", width
+        )
     for note in diagnosis.notes[:MAX_REASONS]:
         lines += _field("note", note, width)
+    if diagnosis.decides:
+        lines += _field("to decide", diagnosis.decides, width)
     return ["", *lines] if lines else []
+
+
+def _groups(name: str, groups: list[tuple[str, list[str]]], width: int) -> list[str]:
+    """'a, b (why); c (why); and 3 more'"""
+    if not groups:
+        return []
+    texts = [f"{listed(names, MAX_NAMES)} ({why})" for why, names in groups[:MAX_REASONS]]
+    left = sum(len(names) for _, names in groups[MAX_REASONS:])
+    return _field(name, "; ".join([*texts, *([f"and {left} more"] if left else [])]), width)
 
 
 def _wrap(text: str, width: int, lead: str = "", rest: str = "") -> list[str]:
@@ -125,6 +136,6 @@ def show(diagnosis: Diagnosis, stream: IO[str]) -> None:
 
     styled = Text(text)
     styled.stylize(_COLOUR[diagnosis.verdict], 0, text.find("\n"))
-    for name, style in (("change", "bold"), ("proof", "cyan"), ("not judged", "dim")):
+    for name, style in (("change", "bold"), ("proof", "cyan"), ("not tested", "dim")):
         styled.highlight_words([f"  {name:<10} "], style)
     Console(file=stream, highlight=False, soft_wrap=True).print(styled, end="")

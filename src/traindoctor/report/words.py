@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from traindoctor.checks.base import Clear, Evidence, Finding, NotJudged
+from traindoctor.checks.base import Clear, Evidence, Finding, NotApplicable, NotJudged
 
 
 def number(value: float | str | None) -> str:
@@ -44,20 +44,22 @@ def place(finding: Finding) -> str | None:
     return ", ".join(parts) or None
 
 
-def by_reason(items: Iterable[NotJudged]) -> list[tuple[str, list[str]]]:
-    """Causes that could not be judged, gathered by the reason, the commonest first."""
-    groups: dict[str, list[str]] = {}
-    for item in items:
-        groups.setdefault(item.reason, []).append(item.cause)
-    return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+def by_reason(items: Iterable[NotJudged | NotApplicable]) -> list[tuple[str, list[str]]]:
+    """Causes gathered by the reason, in the order of their importance."""
+    return _gathered((item.reason, item.cause) for item in items)
 
 
 def by_test(items: Iterable[Clear]) -> list[tuple[str, list[str]]]:
-    """Causes that are ruled out, gathered by what ruled them out."""
+    """Causes that are ruled out, gathered by what ruled them out, the largest group first."""
+    groups = _gathered((item.by, item.cause) for item in items)
+    return sorted(groups, key=lambda group: (-len(group[1]), group[0]))
+
+
+def _gathered(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
     groups: dict[str, list[str]] = {}
-    for item in items:
-        groups.setdefault(item.by, []).append(item.cause)
-    return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    for reason, cause in pairs:
+        groups.setdefault(reason, []).append(cause)
+    return list(groups.items())
 
 
 def listed(names: Sequence[str], most: int) -> str:

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from traindoctor.checks.base import Clear, Evidence, Finding, Outcome, check, evidence
+from traindoctor.checks.base import (
+    Clear,
+    Evidence,
+    Finding,
+    NotApplicable,
+    Outcome,
+    check,
+    evidence,
+)
 from traindoctor.record import ExamResult, Record
 
 # Right gradients differ from the replay's by 0 to 9e-7 in float32, wrong ones by 0.2 and more.
@@ -224,7 +232,7 @@ def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
 
 def _in_module(outcome: Outcome, result: ExamResult | None, alone: ExamResult) -> Outcome:
     """A suspicion without an exact name gets that of the innermost module whose own gradient is wrong."""
-    if isinstance(outcome, Clear) or outcome.wants != MODULE or result is None:
+    if isinstance(outcome, Clear | NotApplicable) or outcome.wants != MODULE or result is None:
         return outcome
     tested = alone.values["functions"] if alone.done else []
     meant = {f["name"] for f in tested if f.get("surrogate") or f.get("identity")}

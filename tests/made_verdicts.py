@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traindoctor.checks.base import Clear, Evidence, Finding, NotJudged
-from traindoctor.diagnosis import Diagnosis, Symptom, judge
+from traindoctor.checks.base import Clear, Evidence, Finding, NotApplicable, NotJudged
+from traindoctor.diagnosis import Diagnosis, Run, Symptom, judge
 
 LEAK = Finding(
     cause="causal-mask-leak",
@@ -48,27 +48,29 @@ CLEARED = [
     *(Clear(f"cause-{number}", "the record") for number in range(9)),
 ]
 OPEN = [
-    NotJudged("ranks-diverged", "one process"),
-    NotJudged("gradients-not-synced", "one process"),
-    NotJudged("fp16-overflow", "no half precision is used"),
+    NotJudged("overfitting", "a validation loss was not seen", why="not-measured"),
+    NotJudged("lr-too-low", "needs 20 steps with the learning rate, saw 1", why="too-few-steps"),
+    NotApplicable("ranks-diverged", "one process trains"),
+    NotApplicable("gradients-not-synced", "one process trains"),
+    NotApplicable("fp16-overflow", "no half precision is used"),
 ]
 
 
 def sick() -> Diagnosis:
-    seen = [Symptom("loss-too-good", "the loss is 0.9 nats better than a count of five tokens")]
+    seen = Symptom("loss-too-good", "the loss is 0.9 nats better than a count of five tokens")
     return judge(
         [OVERFIT, LEAKING_MEMORY, LEAK, *CLEARED, *OPEN],
-        seen,
-        steps=160,
+        Run(steps=160, symptoms=(seen,)),
         overhead_percent=1.234,
         overhead_seconds=0.61,
     )
 
 
 def healthy() -> Diagnosis:
-    return judge([*CLEARED, *OPEN], [], steps=1, overhead_percent=None)
+    return judge([*CLEARED, *OPEN], Run(steps=40), overhead_percent=None)
 
 
 def inconclusive() -> Diagnosis:
-    seen = [Symptom("loss-not-finite", "the loss is NaN or infinite from step 3 on", 3, True)]
-    return judge([*CLEARED, *OPEN], seen, steps=20, notes=["check x failed: ValueError: y"])
+    seen = Symptom("loss-not-finite", "the loss is NaN or infinite from step 3 on", 3, True)
+    run = Run(steps=20, symptoms=(seen,))
+    return judge([*CLEARED, *OPEN], run, notes=["the test for x failed: ValueError: y"])
