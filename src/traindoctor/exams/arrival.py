@@ -22,7 +22,7 @@ def gradient_arrival(patient: Patient) -> Mapping[str, Any]:
     logs = keeper.logs
     seen = arrivals(patient.tapes, logs)
     if sum(step in logs for step in patient.tapes) < 2:
-        raise NotPossible("fewer than two steps have been taped")
+        raise NotPossible("fewer than two steps could be replayed")
     found = by_hand(patient.tapes, logs)
     return {
         "steps": [one.step for one in seen],

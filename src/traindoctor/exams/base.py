@@ -44,7 +44,7 @@ class Exam:
         step = patient.step
         try:
             if self.needs_tape and patient.tape is None:
-                raise NotPossible("no training step could be recorded for a replay")
+                raise NotPossible("no step could be replayed")
             # Torch warns of what a replay does (bf16 on a CPU without it) and the script does not.
             with patient.undisturbed():
                 # The innermost: all that is given back is given back when nothing can be interrupted any more.

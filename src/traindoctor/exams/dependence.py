@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.token_rows import nothing_beside_tokens
 from traindoctor.replay.ends import (
     FAITHFUL,
     ROUNDING,
@@ -37,9 +38,10 @@ def dependence(patient: Patient) -> Mapping[str, Any]:
     tape = patient.tape
     assert tape is not None
     structure = Structure(tape)
-    ends = [e for e in find_ends(tape, structure) if usable(e)]
+    found = find_ends(tape, structure)
+    ends = [e for e in found if usable(e)]
     if not ends:
-        raise NotPossible("no loss with known targets hangs on a look-up of tokens in rows")
+        raise nothing_beside_tokens(tape, found)
     if tape.faithful > FAITHFUL:
         raise NotPossible(
             f"the unchanged replay differs from the step by {tape.faithful:.1e}, so changes cannot be read"

@@ -95,7 +95,7 @@ def data_of(patient: Patient, tape: StepTape, crash: Crash) -> dict[Ref, Tensor]
             None  # its own batch: with the weights of the crash a non-finite result proves itself
         )
     if own is None:
-        raise ReplayError("the data of the taped step were not kept")
+        raise ReplayError("the data of the step were not kept")
     batch = {}
     for ref in tape.data:
         source = source_of(tape.constants[ref], own)
@@ -104,7 +104,9 @@ def data_of(patient: Patient, tape: StepTape, crash: Crash) -> dict[Ref, Tensor]
         if value is not None and value.shape == tape.constants[ref].shape:
             batch[ref] = value
     if not batch:
-        raise ReplayError("no data of the taped step could be followed to the crash")
+        raise ReplayError(
+            "the data of the replayed step could not be followed to the step that broke"
+        )
     return batch
 
 

@@ -35,7 +35,7 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     """`blocked`: trainable parameters without gradient on every taped step, though the loss moves with them."""
     tapes = [tape for tape in patient.tapes.values() if tape.roots]
     if not tapes:
-        raise NotPossible("no step could be taped")
+        raise NotPossible("no step could be replayed")
     tape = tapes[-1]
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
@@ -144,7 +144,7 @@ def severed(patient: Patient, tape: StepTape) -> dict[str, Any]:
     meant = trained(patient)
     names = [name for name in tape.parameters if not meant or name in meant]
     if not names or not tape.escapes:
-        raise ReplayError("backward was not called on anything that the tape has seen")
+        raise ReplayError("backward was called on something made outside of the watched step")
     return {
         "step": tape.step,
         "trainable": len(names),

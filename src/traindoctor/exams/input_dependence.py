@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.token_rows import nothing_beside_tokens
 from traindoctor.replay.ends import find_ends
 from traindoctor.replay.ops import Op, Ref
 from traindoctor.replay.structure import Structure
@@ -31,9 +32,10 @@ def input_dependence(patient: Patient) -> Mapping[str, Any]:
     tape = patient.tape
     assert tape is not None
     structure = Structure(tape)
-    ends = [e for e in find_ends(tape, structure) if e.layout is not None and not e.contrastive]
+    found = find_ends(tape, structure)
+    ends = [e for e in found if e.layout is not None and not e.contrastive]
     if not ends or ends[0].layout is None:
-        raise NotPossible("no loss with known targets hangs on a look-up of tokens in rows")
+        raise nothing_beside_tokens(tape, found)
     axis, rows, places = ends[0].layout
     if rows < 2:
         raise NotApplicable("a batch of one row has no variance over rows")

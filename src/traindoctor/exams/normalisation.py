@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.base import exam
+from traindoctor.exams.token_rows import nothing_beside_tokens
 from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
 from traindoctor.replay.ops import PARAMETER, Op, Ref
 from traindoctor.replay.origins import hangs_on
@@ -86,7 +87,7 @@ def of_numbers(structure: Structure) -> dict[str, Any]:
     moved = moved_place(tape) if found else None
     if moved is None:
         if lost is None:
-            raise NotPossible("no loss with known targets hangs on a look-up of tokens in rows")
+            raise nothing_beside_tokens(tape, ())
         return {**NOTHING, "erased": lost, "step": tape.step}
     where, other, row, rows = moved
     sources = [source for _, source, _ in found]

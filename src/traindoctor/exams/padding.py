@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.base import exam
+from traindoctor.exams.token_rows import nothing_beside_tokens
 from traindoctor.replay.ends import Ends, find_ends
 from traindoctor.replay.padding_token import known_as_padding
 
@@ -33,11 +34,10 @@ def padding(patient: Patient) -> Mapping[str, Any]:
     """Share of COUNTED targets in constant tails, in which share of rows, and the nll there against elsewhere."""
     tape = patient.tape
     assert tape is not None
-    ends = [
-        e for e in find_ends(tape) if e.has_classes and e.layout is not None and e.layout[2] > 1
-    ]
+    found = find_ends(tape)
+    ends = [e for e in found if e.has_classes and e.layout is not None and e.layout[2] > 1]
     if not ends:
-        raise NotPossible("no loss has one target per place of a row")
+        raise nothing_beside_tokens(tape, found)
     return {"pairs": [examine(tape, e) for e in ends[:2]], "step": tape.step}
 
 

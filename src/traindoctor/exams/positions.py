@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.token_rows import nothing_beside_tokens
 from traindoctor.replay.dropout import without_dropout
 from traindoctor.replay.ends import Ends, find_ends, twins
 from traindoctor.replay.structure import Structure
@@ -42,9 +43,10 @@ def positions(patient: Patient) -> Mapping[str, Any]:
     # Dropout falls on places, so it tells them apart by itself: it is taken out.
     tape = without_dropout(tape)
     structure = Structure(tape)
-    ends = [e for e in find_ends(tape, structure) if e.index.ndim == 2 and not e.contrastive]
+    found = find_ends(tape, structure)
+    ends = [e for e in found if e.index.ndim == 2 and not e.contrastive]
     if not any(e.layout is not None for e in ends):
-        raise NotPossible("no loss with known targets hangs on a look-up of tokens in rows")
+        raise nothing_beside_tokens(tape, found)
     asked = [(e, place) for e in ends if (place := place_of(structure, e, ends)) is not None]
     if not asked:
         raise NotApplicable("a next-token model: its mask is a position signal in itself")

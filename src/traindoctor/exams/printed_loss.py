@@ -67,7 +67,7 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     if not reads and aside:
         reads = left_aside(tape)
     if not reads:
-        raise NotPossible("the script reads no loss at a step that was taped")
+        raise NotPossible("the script prints no loss at a step that was replayed")
     # Scripts read `loss.detach()`: the looked-through gradient of what is read, against what was given. A cut on
     # the way to the optimised loss itself is no other loss: it stays.
     off = off_the_way(tape)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.token_rows import nothing_beside_tokens
 from traindoctor.replay.alignment import looks_like_positions
 from traindoctor.replay.ends import Ends, find_ends
 from traindoctor.replay.reference import HELD_OUT, LEAST_BATCHES, Batches, Reference, teach
@@ -32,9 +33,10 @@ def reference_model(patient: Patient) -> Mapping[str, Any]:
     """
     tape = patient.first_tape
     assert tape is not None
-    ends = [e for e in find_ends(tape) if e.has_classes and e.layout is not None]
+    found = find_ends(tape)
+    ends = [e for e in found if e.has_classes and e.layout is not None]
     if not ends:
-        raise NotPossible("no loss with classes hangs on a look-up of tokens in rows")
+        raise nothing_beside_tokens(tape, found)
     chosen = next((e for e in ends if e.causal), ends[-1])
     batches = [pair for log in patient.logs() if (pair := pair_of(log, chosen)) is not None]
     if len(batches) < LEAST_BATCHES:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.base import exam
+from traindoctor.exams.token_rows import nothing_beside_tokens
 from traindoctor.replay.alignment import exact_shift
 from traindoctor.replay.ends import (
     FAITHFUL,
@@ -35,9 +36,10 @@ def shift(patient: Patient) -> Mapping[str, Any]:
     No replay is needed, but where something stands before the tokens: then `prefix` is how many places it takes.
     """
     assert patient.tape is not None
-    ends = [e for e in find_ends(patient.tape) if e.has_classes]
+    found = find_ends(patient.tape)
+    ends = [e for e in found if e.has_classes]
     if not ends:
-        raise NotPossible("no loss with classes hangs on a look-up of tokens")
+        raise nothing_beside_tokens(patient.tape, found)
     pairs = [describe(patient.tape, e) for e in ends]
     return {"pairs": pairs, "losses": len({id(e.loss) for e in ends})}
 

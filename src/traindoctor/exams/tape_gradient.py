@@ -41,7 +41,7 @@ def tape_gradient(patient: Patient) -> Mapping[str, Any]:
         except ReplayError as reason:
             refusals.append(f"step {step}: {reason}")
     if not steps:
-        raise NotPossible("; ".join(refusals[:2]) or "no step could be taped")
+        raise NotPossible("; ".join(refusals[:2]) or "no step could be replayed")
     worst = max(steps, key=lambda item: item["difference"] / item["noise"])
     return {**worst, "steps": steps, "refusals": refusals}
 
@@ -53,7 +53,7 @@ def judge(tape: StepTape) -> dict[str, Any]:
     # Compiled code rounds in other places; how far its results lie apart was measured on this step.
     if not faithful <= max(FAITHFUL, 2 * (tape.compiled or 0.0)):
         raise ReplayError(
-            f"the replayed loss is off by {faithful:.1e}: the tape is not the whole step"
+            f"the replayed loss is off by {faithful:.1e}: part of the step is missing from the replay"
         )
     if not math.isfinite(tape.loss):
         raise ReplayError("the loss is not finite")

@@ -66,7 +66,7 @@ class DataMap:
                 stretch = Stretch(self.tape, tapes, sizes, self._tables(tape))
                 return replace(self, stretch=stretch)
         raise ReplayError(
-            "no second step that ran the same functions on data of other sizes was taped"
+            "no second step with the same functions on data of other sizes could be replayed"
         )
 
     def _tables(self, other: StepTape) -> list[Ref]:

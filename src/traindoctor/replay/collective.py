@@ -129,7 +129,7 @@ class Collective:
         then = [t.shape for t in (*self.given, *self.results)]
         if now != then:
             raise ReplayError(
-                f"{self.title} cannot be run again with other shapes: the other ranks' part is that of the taped step"
+                f"{self.title} cannot be run again with other shapes: the other ranks' part is that of the replayed step"
             )
 
     def _refuse_other_gradients(self, given: Sequence[Tensor]) -> None:

@@ -79,6 +79,6 @@ class Draft:
         self.bytes += nbytes(tensor)
         if self.bytes > self.max_bytes:
             raise ReplayError(
-                f"the tape of step {self.step} would hold more than {self.max_bytes / 2**20:.0f} MiB of copies"
+                f"a replay of step {self.step} would need more than {self.max_bytes / 2**20:.0f} MiB of copies"
             )
         return tensor.clone(memory_format=torch.preserve_format)

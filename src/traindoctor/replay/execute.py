@@ -89,11 +89,11 @@ def run(
 ) -> Replay:
     roots = [root.ref for root in tape.roots]
     if not roots or any(ref is None for ref in roots):
-        raise ReplayError("backward was not called on anything that the tape has seen")
+        raise ReplayError("backward was called on something made outside of the watched step")
     ops = tape.needed([*(ref for ref in roots if ref is not None), *want])
     unknown = set(parameters) - set(tape.parameters)
     if unknown:
-        raise ReplayError(f"not on the tape: {', '.join(sorted(unknown)[:3])}")
+        raise ReplayError(f"not part of the replay: {', '.join(sorted(unknown)[:3])}")
     runner = TapeRunner(tape, dtype, look_through, opaque_functions, gradients, dict(substitute))
     runner.indices = {site.op: index for site, index in indices.items()}
     if batch is not None:

@@ -245,7 +245,7 @@ class StepRecorder:
             with torch._C.DisableTorchFunction():  # the script's modes hear nothing of ours
                 if communicates(func):
                     raise ReplayError(
-                        "the step uses functional collectives, which no tape can keep"
+                        "the step uses functional collectives, which cannot be replayed"
                     )
                 if self._tape is not None and self._next_step_begins(name, args, kwargs):
                     self.close()

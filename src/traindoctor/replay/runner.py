@@ -76,12 +76,12 @@ class TapeRunner:
         if not isinstance(batch, Mapping):
             if len(batch) != len(self.tape.data):
                 raise ReplayError(
-                    f"the taped step used {len(self.tape.data)} tensors of data, {len(batch)} were given"
+                    f"the replayed step used {len(self.tape.data)} tensors of data, {len(batch)} were given"
                 )
             batch = dict(zip(self.tape.data, batch))
         if self.tape.conditional and any(not self._as_taped(r, v) for r, v in batch.items()):
             raise ReplayError(
-                "the step joins results of several ranks, and those of the others belong to the taped batch"
+                "the step joins results of several ranks, and those of the others belong to another batch"
             )
         self.changed = True
         for ref, value in batch.items():
@@ -139,7 +139,7 @@ class TapeRunner:
         if found is None:
             constant = self.tape.constants.get(ref)
             if constant is None:
-                raise ReplayError("a value of the step was made before the tape began")
+                raise ReplayError("a value of the step was made before the step was watched")
             # A copy: ops may write into it.
             found = constant.clone(memory_format=torch.preserve_format)
             if self.dtype is not None:

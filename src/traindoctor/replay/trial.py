@@ -434,6 +434,6 @@ def _tape_for(
     """The tape nearest to the snapshot whose step's data were kept."""
     known = sorted((abs(step - snapshot.step), step) for step in tapes if step in logs)
     if not known:
-        raise ReplayError("none of the steps whose batches were kept has been taped")
+        raise ReplayError("none of the steps whose batches were kept can be replayed")
     step = known[0][1]
     return tapes[step], logs[step]

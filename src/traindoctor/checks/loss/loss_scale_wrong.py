@@ -146,7 +146,8 @@ def _own_factor(record: Record) -> float:
 def _divided_by_hand(record: Record, main: Mapping[str, Any]) -> Outcome | None:
     """`p.grad /= n` in a loop of the script's own, where the loss is a mean already."""
     arrival = record.exam("gradient_arrival")
-    if worth_asking(record, "gradient_arrival"):
+    ended = arrival is not None and record.fact("run.ended") is not None
+    if worth_asking(record, "gradient_arrival") and not ended:
         return loss_scale_wrong.not_judged(
             "whether the gradients arrive as backward left them is not known",
             wants="gradient_arrival",
