@@ -361,6 +361,59 @@ def test_softmax_of_weights_that_multiply_and_are_added_up(
     assert (row["off"] > 1e-3) is wrong
 
 
+class Sink(Attention):
+    """A learned score that takes its share of the weights and brings no value; T keys beside it."""
+
+    def __init__(self, spell: str, dim: int) -> None:
+        super().__init__(dim=dim)
+        self.spell, self.sink = spell, nn.Parameter(torch.ones(4, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part.unflatten(-1, (4, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1)
+        )
+        scores = q @ k.mT * self.factor  # (B, H, T, T)
+        sink = self.sink.expand(len(x), 4, x.shape[1], 1)
+        if self.spell == "heads last":  # (B, T, T + 1, H), the sink in front
+            scores = torch.cat([sink, scores], dim=-1).permute(0, 2, 3, 1)
+            weights = scores.softmax(self.dim)[:, :, 1:].bfloat16().float()
+            mixed = torch.einsum("bqkh,bhkd->bhqd", weights, v)
+        elif self.spell == "two blocks":
+            weights = torch.cat([scores, sink], dim=-1).softmax(self.dim)
+            mixed = weights[..., :5] @ v[:, :, :5] + weights[..., 5:-1] @ v[:, :, 5:]
+        else:
+            mixed = torch.cat([scores, sink], dim=-1).softmax(self.dim)[..., :-1] @ v
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(
+    ("spell", "right", "wrong"),
+    [("behind", -1, -2), ("behind", -1, 1), ("heads last", 2, -1), ("two blocks", -1, 0)],
+)
+def test_a_sink_takes_its_share_of_the_weights(
+    examine: Examine, spell: str, right: int, wrong: int
+) -> None:
+    for dim, is_wrong in ((right, False), (wrong, True)):
+        model = Model(mask="none")
+        model.attention = nn.ModuleList(Sink(spell, dim) for _ in range(2))
+        for row in softmax_axis(examine(model, reverse)).values["attentions"]:
+            assert row["off_at_product"] > 1e-3
+            assert (row["off"] > 1e-3) is is_wrong
+
+
+def test_weights_normalised_over_queries_and_keys_together(examine: Examine) -> None:
+    class Joint(Attention):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x).chunk(3, dim=-1)
+            scores = q @ k.mT  # (B, T, T): one softmax over all of it
+            return self.out(scores.flatten(1).softmax(-1).view_as(scores) @ v)
+
+    model = Model()
+    model.attention = nn.ModuleList(Joint() for _ in range(2))
+    rows = softmax_axis(examine(model, reverse)).values["attentions"]
+    assert [row["off"] for row in rows] == [pytest.approx(1 - 1 / T, abs=0.02)] * 2
+
+
 @pytest.mark.parametrize(("factor", "scale"), [(0.5, 1.0), (1.0, 2.0), (2.0, 4.0)])
 def test_the_factor_on_scores_is_read_from_the_tape(
     examine: Examine, factor: float, scale: float
