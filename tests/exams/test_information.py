@@ -459,6 +459,55 @@ def test_skip_paths_are_counted(examine: Examine) -> None:
     assert (sick["attentions"], sick["attentions_bypassed"], sick["additions"]) == (2, 0, 0)
 
 
+def test_a_pass_that_was_given_up_has_no_skip_paths_to_count(examine: Examine) -> None:
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("not with these sizes")
+
+    abandoned = Model(skip=False)
+    abandoned.head = Fails()
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        with pytest.raises(ValueError, match="sizes"):
+            abandoned(ids[:, :T])
+        return next_token(model, ids)
+
+    values = residual(examine(Model(), loss)).values
+    assert (values["attentions"], values["attentions_bypassed"]) == (2, 2)
+    assert (values["activations"], values["activations_bypassed"]) == (2, 2)
+
+
+class GraphAttention(nn.Module):
+    """Scores of pairs of neighbours by two vectors, as graph attention networks have them."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.w, self.a, self.b = nn.Linear(width, out), nn.Linear(out, 1), nn.Linear(out, 1)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        h = self.w(x)
+        scores = F.leaky_relu(self.a(h) + self.b(h).mT, 0.2).masked_fill(~edges, -torch.inf)
+        return scores.softmax(-1) @ h
+
+
+def test_two_graph_attentions_have_no_way_around_them_and_nodes_reach_the_loss(
+    examine: Examine,
+) -> None:
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token = nn.Embedding(V, D)
+            self.one, self.two = GraphAttention(D, 8), GraphAttention(8, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            apart = (torch.arange(T)[:, None] - torch.arange(T)).abs()
+            h = F.elu(self.one(self.token(x), apart < 3))
+            return self.two(h, apart < 3)
+
+    values = residual(examine(Graph(), classify_all)).values
+    assert (values["attentions"], values["attentions_bypassed"]) == (2, 0)
+
+
 @pytest.mark.parametrize("bias", [5.0, -1.5])
 def test_how_much_gates_let_around(examine: Examine, bias: float) -> None:
     class Gated(nn.Module):
