@@ -425,21 +425,48 @@ def test_the_factor_on_scores_is_read_from_the_tape(
     assert row["spread"] > 0.05  # nothing normalises queries and keys here
 
 
-@pytest.mark.parametrize(("temperature", "reach"), [(12.0, 12.0), (1 / 12, 1 / 12)])
-def test_the_reach_of_cosine_scores_is_their_temperature(
-    examine: Examine, temperature: float, reach: float
-) -> None:
-    class Cosine(Attention):
-        def forward(self, x: Tensor) -> Tensor:
-            q, k, v = self.qkv(x).chunk(3, dim=-1)
-            scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * temperature
-            return self.out(scores.softmax(-1) @ v)
+class Cosine(Attention):
+    """Normalised queries and keys, with a temperature that is fixed or learned, in several spellings."""
 
+    def __init__(self, spell: str, temperature: float) -> None:
+        super().__init__()
+        self.spell, self.temperature = spell, temperature
+        if "learned" in spell:
+            self.log = nn.Parameter(torch.tensor(math.log(temperature)))
+        if "gain" in spell:
+            self.gain = nn.Parameter(torch.full((D,), temperature))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        q, k = F.normalize(q, dim=-1), k / k.norm(dim=-1, keepdim=True)
+        t = self.log.exp() if "learned" in self.spell else self.temperature
+        if self.spell == "after":
+            mixed = (q @ k.mT * t).softmax(-1) @ v
+        elif self.spell == "einsum":
+            mixed = (torch.einsum("bqd,bkd->bqk", q, k) / (1 / t)).softmax(-1) @ v
+        elif "gain" in self.spell:
+            mixed = F.scaled_dot_product_attention(q * self.gain, k, v, scale=1.0)
+        else:
+            mixed = F.scaled_dot_product_attention(q * t, k, v, scale=1.0)
+        return self.out(mixed)
+
+
+def cosine_model(spell: str, temperature: float) -> Model:
     model = Model(mask="none")
-    model.attention = nn.ModuleList(Cosine() for _ in range(2))
-    rows = attention_scores(examine(model, classify_all)).values["attentions"]
-    assert [row["reach"] for row in rows] == [pytest.approx(reach, rel=1e-3)] * 2
+    model.attention = nn.ModuleList(Cosine(spell, temperature) for _ in range(2))
+    return model
+
+
+@pytest.mark.parametrize("temperature", [12.0, 1 / 12])
+@pytest.mark.parametrize("spell", ["after", "einsum", "before", "before, learned", "before, gain"])
+def test_the_reach_of_cosine_scores_is_their_temperature(
+    examine: Examine, spell: str, temperature: float
+) -> None:
+    patient = examine(cosine_model(spell, temperature), classify_all)
+    rows = attention_scores(patient).values["attentions"]
+    assert [row["reach"] for row in rows] == [pytest.approx(temperature, rel=1e-3)] * 2
     assert {row["keys"] for row in rows} == {T}
+    assert {row["learned"] for row in rows} == {"learned" in spell or "gain" in spell}
     plain = attention_scores(examine(Model(), next_token)).values["attentions"]
     assert {row["reach"] for row in plain} == {None}
 
