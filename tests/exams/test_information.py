@@ -28,6 +28,8 @@ from small_transformer import (
 )
 from torch import Tensor, nn
 
+from traindoctor.checks.base import Clear, Finding
+from traindoctor.checks.model.init_too_large import init_too_large
 from traindoctor.exams.attention_scores import attention_scores
 from traindoctor.exams.dead_units import dead_units
 from traindoctor.exams.dependence import dependence
@@ -40,6 +42,7 @@ from traindoctor.exams.residual import residual
 from traindoctor.exams.sharing import sharing
 from traindoctor.exams.shift import shift
 from traindoctor.exams.softmax_axis import softmax_axis
+from traindoctor.record import make_record
 from traindoctor.replay.patient import Patient
 
 Examine = Callable[..., Patient]
@@ -591,6 +594,27 @@ def test_scale_at_initialisation(examine: Examine) -> None:
     assert large["loss_ratio"] > 2
     assert large["weight_scale"] > 5
     assert init_scale(examine(Model(init=1e-5), next_token)).values["weight_scale"] < 1e-3
+
+
+@pytest.mark.parametrize("spell", ["factor", "logits of a small width", "tied table", "matrices"])
+def test_wide_scores_come_of_large_weights_or_of_a_factor(examine: Examine, spell: str) -> None:
+    """muP and its like multiply embeddings and scores by numbers; the weights start as they should."""
+    model = Model(init=3.0 if spell == "matrices" else None)
+    if spell == "tied table":
+        model.head.weight = model.token.weight
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        scores = model(ids[:, :T])
+        if spell == "factor":
+            scores = 12.0 * scores
+        elif "width" in spell:
+            scores = scores / (D / 256)
+        return F.cross_entropy(scores.flatten(0, 1), ids[:, 1 : T + 1].flatten())
+
+    result = init_scale(examine(model, loss))
+    assert result.values["loss_ratio"] > 1.8
+    sick = spell in ("tied table", "matrices")
+    assert isinstance(init_too_large(make_record(exams=[result])), Finding if sick else Clear)
 
 
 def test_input_dependence_falls_to_zero_where_the_input_is_lost(examine: Examine) -> None:
