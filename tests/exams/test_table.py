@@ -205,7 +205,9 @@ ROWS: dict[str, Row] = {
         named_by(init_too_small, "init_scale", series={"loss.token": [1.0] * 20}),
     ),
     "input_dependence": transformers(numbers(lambda v: v["last"] < 1e-5), bias=-50.0, skip=False),
-    "residual": transformers(named_by(residual_missing), skip=False),
+    "residual": transformers(
+        named_by(residual_missing, series={"loss.root": [3.4] * 60}), skip=False
+    ),
     "dead_units": transformers(named_by(dead_activations), bias=-50.0),
     "normalisation": transformers(named_by(norm_wrong), norm=planted.OverTime),
     "padding": Row(

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.replay.ops import Op, Ref
 from traindoctor.replay.structure import MASKS, PRODUCTS, VIEWS, Attention, Structure
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 MASKED = -1e4
 # Vectors whose lengths differ by less than this share of them were normalised (projections: 0.1 to 0.5).
 ONE_LENGTH = 0.01
+# Weights are moved by this share of their size to see whether a reach is learned. Fixed ones stay to the epsilon of the
+# normalisation (0.01 and less), a learned temperature or gain takes them along by a fifth and more.
+MOVED, LEARNED = 0.5, 0.1
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,35 @@ def attention_scores(patient: Patient) -> Mapping[str, Any]:
     rows = []
     for attention in structure.attentions[:24]:
         reading = read(tape, structure, attention)
-        if reading is not None:
-            rows.append(describe(attention, reading))
+        if reading is None:
+            continue
+        row = describe(attention, reading)
+        if reading.reach is not None:
+            row["learned"] = is_learned(tape, structure, attention, reading.reach)
+        rows.append(row)
     if not rows:
         raise NotPossible("the scores of no attention could be read")
     return {"attentions": rows, "step": tape.step}
+
+
+def is_learned(tape: StepTape, structure: Structure, attention: Attention, length: float) -> bool:
+    """Whether a reach of this length changes with the weights: a temperature that is learned, the gain of a norm.
+
+    Every weight goes up or down by a share of its tensor's size; what is normalised behind it keeps its length.
+    """
+    generator = torch.Generator().manual_seed(0)
+    moved = {}
+    for name, leaf in tape.parameters.items():
+        value = leaf.value
+        sign = torch.randint(0, 2, value.shape, generator=generator).to(value) * 2 - 1
+        moved[name] = value + sign * MOVED * (value.double().square().mean().sqrt() + 0.1).to(value)
+    try:
+        other = read(tape, structure, attention, moved)
+    except (
+        ReplayError
+    ):  # with other weights the step takes another way: nothing can be said to be fixed
+        return True
+    return other is None or other.reach is None or abs(other.reach / length - 1) > LEARNED
 
 
 def describe(attention: Attention, reading: Reading) -> dict[str, Any]:
@@ -90,10 +118,16 @@ def describe(attention: Attention, reading: Reading) -> dict[str, Any]:
     }
 
 
-def read(tape: StepTape, structure: Structure, attention: Attention) -> Reading | None:
+def read(
+    tape: StepTape,
+    structure: Structure,
+    attention: Attention,
+    weights: Mapping[str, Tensor] | None = None,
+) -> Reading | None:
+    """`weights` in place of the step's own."""
     op = attention.op
     if attention.kind == "scaled_dot_product_attention":
-        return read_sdpa(tape, structure, op)
+        return read_sdpa(tape, structure, op, weights)
     if attention.kind == "multi_head_attention_forward":
         return read_mha(tape, op)
     source = op.kwargs.get("input", op.args[0] if op.args else None)
@@ -101,14 +135,18 @@ def read(tape: StepTape, structure: Structure, attention: Attention) -> Reading 
         return None
     factor, length, product = scale_of(structure, source)
     operands = [] if product is None else [r for r in product.inputs if structure.of_data(r)]
-    values = tape.replay(want=[source, *operands])
+    values = tape.replay(parameters=weights, want=[source, *operands])
     scores = values[source].detach().float()
-    if product is None or product.name == "einsum":
+    if product is None or length is None:
         return Reading(scores, factor, length)
     q, k = (values[ref].detach().float() for ref in operands)
-    dots = q @ k
+    if product.name == "einsum":
+        dots = torch.einsum(product.args[0], q, k)
+        q, k = (x.movedim(axis, -1) for x, axis in zip((q, k), summed_axes(product)))
+    else:
+        dots, k = q @ k, k.mT
     after = None if dots.shape != scores.shape or factor is None else factor_between(dots, scores)
-    return Reading(scores, factor, length, spread(q, k.mT), reach(q, k.mT, after))
+    return Reading(scores, factor, length, spread(q, k), reach(q, k, after))
 
 
 def spread(q: Tensor, k: Tensor) -> float:
@@ -130,7 +168,7 @@ def normalised(x: Tensor) -> bool:
     mean = float(lengths.mean())
     if mean == 0 or float(lengths.std()) > ONE_LENGTH * mean:
         return False
-    apart = (x - x.mean(dim=-2, keepdim=True)).norm(dim=-1).mean()
+    apart = (x - x.flatten(0, -2).mean(dim=0)).norm(dim=-1).mean()
     return float(apart) > ONE_LENGTH * mean
 
 
@@ -145,11 +183,13 @@ def argument(op: Op, place: int, name: str, default: Any = None) -> Any:
     return op.kwargs.get(name, op.args[place] if len(op.args) > place else default)
 
 
-def read_sdpa(tape: StepTape, structure: Structure, op: Op) -> Reading:
+def read_sdpa(
+    tape: StepTape, structure: Structure, op: Op, weights: Mapping[str, Tensor] | None
+) -> Reading:
     query, key = argument(op, 0, "query"), argument(op, 1, "key")
     mask, causal = argument(op, 3, "attn_mask"), argument(op, 5, "is_causal", False)
     want = [ref for ref in (query, key, mask) if isinstance(ref, Ref)]
-    values = tape.replay(want=want)
+    values = tape.replay(parameters=weights, want=want)
     q, k = values[query].detach().float(), values[key].detach().float()
     length = q.shape[-1]
     given = argument(op, 6, "scale")
@@ -251,13 +291,23 @@ def walk_scale(structure: Structure, ref: Ref) -> tuple[float, Ref]:
 
 def contracted_length(structure: Structure, op: Op) -> int | None:
     operands = [r for r in op.inputs if structure.of_data(r)]
-    if op.name == "einsum":
-        equation = op.args[0]
-        if not isinstance(equation, str) or "->" not in equation:
-            return None
-        left, right = equation.replace(" ", "").split("->")
-        term = left.split(",")[0].replace("...", "")
-        shape = structure.shape(operands[0])
-        summed = [i for i, letter in enumerate(term) if letter not in right]
-        return shape[len(shape) - len(term) + summed[0]] if len(summed) == 1 else None
-    return structure.shape(operands[0])[-1]
+    if op.name != "einsum":
+        return structure.shape(operands[0])[-1]
+    axes = summed_axes(op)
+    return structure.shape(operands[0])[axes[0]] if axes else None
+
+
+def summed_axes(op: Op) -> tuple[int, int] | None:
+    """Of einsum's two operands: the axis of each, from behind, that it sums over; None where there is no such one."""
+    equation = op.args[0]
+    if not isinstance(equation, str) or "->" not in equation:
+        return None
+    left, right = equation.replace(" ", "").split("->")
+    terms = left.split(",")
+    if len(terms) != 2 or any(term.rfind("...") > 0 for term in terms):
+        return None
+    one, other = (term.replace("...", "") for term in terms)
+    summed = [letter for letter in one if letter in other and letter not in right]
+    if len(summed) != 1:
+        return None
+    return one.index(summed[0]) - len(one), other.index(summed[0]) - len(other)

@@ -34,6 +34,8 @@ NOTHING = 1e-6
 def positions(patient: Patient) -> Mapping[str, Any]:
     """`pairs`: the largest |f(px) - p f(x)| over the spread of scores, for each look-up by itself.
 
+    Beside it, in the same unit: `replaced`, how far the scores move when the same places hold other tokens, and
+    `noise`, how far when every weight moves by one unit in its last place.
     Next tokens are not asked about: their mask is a position signal. The encoder beside them is.
     """
     tape = patient.tape
@@ -85,13 +87,18 @@ def examine(tape: StepTape, ends: Ends, layout: Layout) -> dict[str, Any]:
     spread = float(base.std(0).mean())
     if spread <= NOTHING * float(base.abs().mean()):
         raise NotPossible("the scores are the same for every input: no token reaches them at all")
+
+    def scores(index: Tensor) -> Tensor:
+        same = twins(tape, ends.tokens, index if axis == 1 else index.T)
+        made = tape.replay(indices=same, want=[ends.loss.logits])
+        return ends.scores(made[ends.loss.logits]).float()
+
+    def away(got: Tensor, expected: Tensor) -> float:
+        return float((got - expected).abs().max()) / spread
+
     gaps = []
     for seed in range(PERMUTATIONS):
         order, fixed = permutation(index, seed)
-        new = index.gather(1, order)
-        tokens = new if axis == 1 else new.T
-        same = twins(tape, ends.tokens, tokens)
-        got = ends.scores(tape.replay(indices=same, want=[ends.loss.logits])[ends.loss.logits])
         expected = base
         if places:
             grid = (
@@ -99,21 +106,42 @@ def examine(tape: StepTape, ends: Ends, layout: Layout) -> dict[str, Any]:
                 if axis == 1
                 else base.reshape(places, rows, -1).transpose(0, 1)
             )
-            order = order[:, :places]
-            moved = grid.gather(1, order.to(grid.device)[..., None].expand(-1, -1, grid.shape[-1]))
+            here = order[:, :places]
+            moved = grid.gather(1, here.to(grid.device)[..., None].expand(-1, -1, grid.shape[-1]))
             expected = (moved if axis == 1 else moved.transpose(0, 1)).reshape(base.shape)
-        gaps.append(float((got.float() - expected).abs().max()) / spread)
+        gaps.append(away(scores(index.gather(1, order)), expected))
         if not fixed:
             break
+    nudged = tape.replay(parameters=nudged_weights(tape), want=[ends.loss.logits])
     return {
         "input": ends.tokens.weight or "frozen table",
         "line": ends.loss.line,
         "gap": max(gaps),
+        "replaced": away(scores(replaced(index, order)), base),
+        "noise": away(ends.scores(nudged[ends.loss.logits]).float(), base),
         # One answer for a whole row; beside next tokens it is an encoder.
         "pooled": places == 0 and ends.layout is not None and ends.layout[2] == 0,
         "spread": spread,
         "shift": None if ends.alignment is None else ends.alignment.shift,
     }
+
+
+def replaced(index: Tensor, order: Tensor) -> Tensor:
+    """Other tokens of the batch wherever the permutation puts a token."""
+    present = torch.unique(index)
+    others = present[(torch.searchsorted(present, index) + 1) % len(present)]
+    return torch.where(order != torch.arange(index.shape[1]), others, index)
+
+
+def nudged_weights(tape: StepTape) -> dict[str, Tensor]:
+    """Every weight one unit in the last place up or down: what sums in another order do to the scores."""
+    generator = torch.Generator().manual_seed(0)
+    nudged = {}
+    for name, leaf in tape.parameters.items():
+        value = leaf.value
+        sign = torch.randint(0, 2, value.shape, generator=generator).to(value) * 2 - 1
+        nudged[name] = value * (1 + sign * torch.finfo(value.dtype).eps)
+    return nudged
 
 
 def permutation(index: Tensor, seed: int) -> tuple[Tensor, bool]:

@@ -26,15 +26,18 @@ def residual(patient: Patient) -> Mapping[str, Any]:
     tape = patient.tape
     assert tape is not None
     structure = Structure(tape)
-    segment = [a for a in structure.attentions if a.op.segment == 0]
+    roots = [root.ref for root in tape.roots if root.ref is not None]
+
+    def counts(ref: Ref | None, op: Op) -> bool:
+        """Of the first micro-batch, on the way from the batch to the loss: a pass that was given up leads nowhere."""
+        way = ref is not None and op.segment == 0 and structure.of_data(ref)
+        return way and any(structure.hangs(root, ref) for root in roots)
+
+    segment = [a for a in structure.attentions if counts(a.output, a.op)]
     if not segment:
-        raise NotApplicable("the step has no attention: no softmax enters a product with data")
+        raise NotApplicable("no attention stands between the batch and the loss")
     attention_sums = [structure.bypass(a.output) for a in segment]
-    acts = [
-        op
-        for op in tape.ops
-        if op.name in ACTIVATIONS and op.segment == 0 and op.outputs[0] is not None
-    ]
+    acts = [op for op in tape.ops if op.name in ACTIVATIONS and counts(op.outputs[0], op)]
     act_sums = [structure.bypass(op.outputs[0]) for op in acts if op.outputs[0] is not None]
     sums = {id(s[0]): s for s in (*attention_sums, *act_sums) if s is not None}
     refs = [ref for s in sums.values() for ref in s[1:]]

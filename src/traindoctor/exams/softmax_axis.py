@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def softmax_axis(patient: Patient) -> Mapping[str, Any]:
     """`attentions`: per hand-written softmax the median of |sum - 1| before dropout.
 
-    torch's own attention functions cannot have the fault; they are counted in `built_in`.
+    What a sink or a null key took is counted in: its weight belongs to the same softmax and is cut off before the
+    product. torch's own attention functions cannot have the fault; they are counted in `built_in`.
     """
     tape = patient.tape
     assert tape is not None
@@ -47,7 +48,10 @@ def examine(tape: StepTape, structure: Structure, attention: Attention) -> dict[
     start = replay[softmax].detach()
     plain = follow(attention, start, replay, keep=VIEWS)
     whole = follow(attention, start, replay, keep=None)
-    off, off_at_product = gap(plain, axis), gap(whole, axis)
+    entries = torch.arange(start.numel(), device=start.device).reshape(start.shape)
+    places = follow(attention, entries, replay, keep=VIEWS)
+    off = gap(plain.float().sum(axis) + cut_off(start, softmax_dim(attention.op), places, axis))
+    off_at_product = gap(whole.float().sum(axis))
     if off is None:
         return None
     return {
@@ -78,14 +82,35 @@ def follow(
         made = op.outputs[0]
         assert made is not None
         applied = op.name not in DROPOUTS and (keep is None or op.name in keep)
-        current[made] = apply(op, read) if applied else current[source]
+        result = apply(op, read) if applied else current[source]
+        # The numbers of the entries are no weights: another dtype would only round them.
+        rounds = result.is_floating_point() and not value.is_floating_point()
+        current[made] = current[source] if rounds else result
     assert attention.weights is not None
     return current[attention.weights]
 
 
-def gap(weights: Tensor, axis: int) -> float | None:
+def cut_off(softmax: Tensor, dim: int | None, places: Tensor, axis: int) -> Tensor | float:
+    """What the entries that never reach the product took of each sum's softmax: a sink, a null key, another block.
+
+    `places` says which entry of the softmax stands where in the product. 0 where entries of several softmaxes are
+    added up: nothing is owed to those.
+    """
+    if dim is None or softmax.ndim == 0:
+        return 0.0
+    used = torch.zeros(softmax.numel(), dtype=torch.bool, device=softmax.device)
+    used[places.flatten()] = True
+    taken = softmax.float().masked_fill(used.reshape(softmax.shape), 0.0).sum(dim, keepdim=True)
+    groups = torch.arange(taken.numel(), device=softmax.device).reshape(taken.shape)
+    groups = groups.expand_as(softmax).flatten()[places]
+    first = groups.select(axis, 0)
+    together = (groups == first.unsqueeze(axis)).all(axis)
+    return taken.flatten()[first] * together
+
+
+def gap(sums: Tensor) -> float | None:
     """Median of |sum - 1|: a row whose keys are all padding may sum to 0, a few of those do not matter."""
-    off = (weights.float().sum(axis) - 1).abs()
+    off = (sums - 1).abs()
     off = off[torch.isfinite(off)]
     return float(off.median()) if off.numel() else None
 

@@ -56,3 +56,24 @@ def test_cosine_scores_that_cannot_choose_a_key(reach: float | None, keys: int, 
         make_record(exams={"attention_scores": {"attentions": [row], "step": 0}})
     )
     assert isinstance(outcome, Finding if sick else Clear)
+
+
+def cosine(reach: float, std: float, *, learned: bool) -> Outcome:
+    row = {"scale": reach * 4.0, "factor": reach, "std": std, "length": 16, "entropy": 0.5}
+    row |= {"spread": 0.0, "module": "attn", "line": None}
+    row |= {"reach": reach, "keys": 64, "learned": learned}
+    return attention_scale_wrong(
+        make_record(exams={"attention_scores": {"attentions": [row], "step": 0}})
+    )
+
+
+def test_a_temperature_of_cosine_scores_is_never_too_sharp() -> None:
+    assert isinstance(cosine(20.0, 5.0, learned=False), Clear)
+    assert isinstance(cosine(100.0, 25.0, learned=True), Clear)
+    # The same scale and spread of scores that nothing bounds.
+    assert isinstance(judge(80.0, 5.0), Finding)
+
+
+def test_a_flat_temperature_is_wrong_by_construction_only_where_it_is_fixed() -> None:
+    assert isinstance(cosine(0.1, 0.02, learned=False), Finding)
+    assert isinstance(cosine(0.1, 0.02, learned=True), Clear)

@@ -53,3 +53,9 @@ def test_wide_scores_alone_may_take_longer_if_the_run_then_learns_nearly_all() -
     assert isinstance(ending(1.8), Finding)
     # saturated attention passes no gradient to what lies before it
     assert isinstance(ending(0.4, score_std=20.0), Finding)
+
+
+def test_silent_where_a_factor_makes_the_scores_wide_and_no_weight_is_large() -> None:
+    wide = {"loss_ratio": 5.5, "logits_std": 5.4, "score_std": 0.2}
+    assert isinstance(judge(**wide, weight_scale=0.56, largest_scale=0.81), Clear)
+    assert isinstance(judge(**wide, weight_scale=0.56, largest_scale=5.7), Finding)  # a tied table

@@ -6,9 +6,23 @@ from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
 from traindoctor.checks.model.position_missing import position_missing
 from traindoctor.record import ExamResult, make_record
 
+# One unit in the last place moves the scores by so much; other tokens by so much.
+NOISE, REPLACED = 1e-6, 5.0
 
-def judge(gap: float, *, step: int = 20, pooled: bool = False, loss: float = 2.1) -> Outcome:
-    values = {"pairs": [{"gap": gap, "pooled": pooled, "line": None}], "step": step}
+
+def pair_of(gap: float, noise: float = NOISE, *, pooled: bool = False) -> dict[str, Any]:
+    return {"gap": gap, "noise": noise, "replaced": REPLACED, "pooled": pooled, "line": None}
+
+
+def judge(
+    gap: float,
+    noise: float = NOISE,
+    *,
+    step: int = 20,
+    pooled: bool = False,
+    loss: float = 2.1,
+) -> Outcome:
+    values = {"pairs": [pair_of(gap, noise, pooled=pooled)], "step": step}
     return position_missing(
         make_record(
             {"loss.token": [loss] * 20, "ladder.unigram": [3.0] * 20},
@@ -24,8 +38,22 @@ def test_fires_when_order_never_arrives() -> None:
 
 
 def test_silent_when_order_arrives_or_is_not_needed() -> None:
-    assert isinstance(judge(5e-4), Clear)  # little, but not nothing
+    assert isinstance(judge(0.02), Clear)
     assert isinstance(judge(8e-7, loss=0.1), Clear)
+
+
+def test_a_change_of_the_size_of_rounding_is_no_order() -> None:
+    assert isinstance(judge(1.2e-5, noise=1.7e-5), Finding)  # a deep stack in float32
+    assert isinstance(judge(0.02, noise=0.02), Finding)  # bfloat16
+    assert isinstance(judge(0.11, noise=0.02), Clear)
+
+
+def test_a_change_beyond_rounding_that_is_nothing_beside_other_tokens_rules_nothing_out() -> None:
+    early, late = judge(1.2e-5, step=0), judge(1.2e-5)
+    assert isinstance(early, NotJudged)
+    assert early.wants == "positions"
+    assert isinstance(late, NotJudged)
+    assert late.wants is None
 
 
 def test_position_tables_that_start_at_zero_are_asked_again() -> None:
@@ -47,7 +75,7 @@ def test_next_token_models_are_not_asked() -> None:
 
 def stuck(gain: float | None) -> Outcome:
     """A classifier without order that stands on the entropy of its labels; `gain` of a plain model with order."""
-    pairs = {"pairs": [{"gap": 8e-7, "pooled": True, "line": None}], "step": 20}
+    pairs = {"pairs": [pair_of(8e-7, pooled=True)], "step": 20}
     exams: dict[str, Any] = {"positions": pairs}
     if gain is not None:
         exams["reference_model"] = {"guessing": 1.4, "held_out": 1.4 - gain, "noise": 0.01}

@@ -16,9 +16,23 @@ def judge(**values: Any) -> Outcome:
 
 
 def test_fires_without_any_sum_around_attention() -> None:
-    found = judge(attentions_bypassed=0, summands=[], without=["blocks.0.attn"])
+    found = judge(attentions=4, attentions_bypassed=0, summands=[], without=["blocks.0.attn"])
     assert isinstance(found, Finding)
     assert (found.status, found.where) == ("confirmed", "blocks.0.attn")
+
+
+def test_two_attentions_without_a_sum_are_suspected_only_where_nothing_is_learned() -> None:
+    values = {"attentions": 2, "attentions_bypassed": 0, "activations": 3}
+    values |= {"activations_bypassed": 0, "summands": [], "without": ["attn"], "line": None}
+
+    def judge(losses: list[float]) -> Outcome:
+        return residual_missing(make_record({"loss.root": losses}, exams={"residual": values}))
+
+    assert isinstance(judge([1.9 * 0.97**step for step in range(80)]), Clear)
+    stuck = judge([1.9] * 80)
+    assert isinstance(stuck, Finding)
+    assert stuck.status == "possible"
+    assert isinstance(judge([1.9] * 10), NotJudged)
 
 
 def test_fires_when_the_way_around_is_closed() -> None:

@@ -38,8 +38,9 @@ def attention_scale_wrong(record: Record) -> Outcome | None:
     Divide the scores by `math.sqrt(head_dim)`, with the width of one head, once; or use
     `F.scaled_dot_product_attention`, which does.
     ## When it stays silent
-    Models that leave the factor out and start with smaller weights (T5), divide by d (muP), normalise queries
-    and keys or learn a temperature: their scores are in range, or the factor is not a number.
+    Models that leave the factor out and start with smaller weights (T5), divide by d (muP) or learn a temperature:
+    their scores are in range, or the factor is not a number. Queries and keys that are normalised make the factor a
+    temperature: however sharp, it is a choice, and a flat one that is learned can grow.
     """
     result = record.exam("attention_scores")
     assert result is not None
@@ -50,6 +51,11 @@ def attention_scale_wrong(record: Record) -> Outcome | None:
         )
     if (flat_cosine := cannot_choose(known, result.values["step"])) is not None:
         return flat_cosine
+    known = [a for a in known if a.get("reach") is None]
+    if not known:
+        return attention_scale_wrong.clear(
+            "queries and keys are normalised: the factor is a temperature, learned or large enough to choose a key"
+        )
     known.sort(key=lambda a: a["scale"])
     middle = known[len(known) // 2]
     scale, std = middle["scale"], middle["std"]
@@ -74,13 +80,13 @@ def attention_scale_wrong(record: Record) -> Outcome | None:
 
 
 def cannot_choose(attentions: list[dict[str, Any]], step: int) -> Outcome | None:
-    """Cosine attention with a temperature that keeps every weight near 1/keys, whatever is learned."""
+    """Cosine attention with a temperature that keeps every weight near 1/keys, whatever else is learned."""
     bounded = [a for a in attentions if a.get("reach") is not None and a.get("keys", 0) > 2]
     if not bounded or len(bounded) * 2 < len(attentions):
         return None
     one = max(bounded, key=lambda a: a["reach"])
     most = 1 / (1 + (one["keys"] - 1) * math.exp(-2 * one["reach"]))
-    if most >= MOST_WEIGHT:
+    if most >= MOST_WEIGHT or one.get("learned"):
         return None
     return attention_scale_wrong.finding(
         evidence("largest weight that a key can ever get", most, "near 1", step=step),

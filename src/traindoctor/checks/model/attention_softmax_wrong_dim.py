@@ -19,7 +19,8 @@ def attention_softmax_wrong_dim(record: Record) -> Outcome | None:
     """
     ## What it does
     Follows each softmax to the product its weights enter and sums them over the axis that the product sums
-    over: the keys. The sum is 1, whatever dropout does later.
+    over: the keys. The sum is 1, whatever dropout does later; what a sink or a null key took of the same softmax
+    is counted in.
     ## Why it matters
     Weights normalised over queries, heads or the batch are no average of values: examples mix, sizes drift with
     the length, and the model learns badly or leaks.

@@ -18,6 +18,10 @@ LIMITS = {
     "weight_scale": ("RMS of a weight times sqrt(inputs), median", 0.6, 2.5),
 }
 AGREEING = 2
+# Scores can start wide though no weight is large: by a factor behind the head (MiniCPM in a width under the one its
+# factor was made for: 0.8 of 1/sqrt(fan in) at most). Glorot's and Kaiming's rules give up to 1.4, an embedding of
+# N(0, 1) that is tied to the output the root of its width.
+LARGE_WEIGHT = LIMITS["weight_scale"][2]
 # A trained model that is tuned further has large scores and a small loss.
 WORSE_THAN_GUESSING = 1.3
 # A large start that a run is rid of early does no harm: below guessing within this share of its steps, and at the
@@ -47,6 +51,9 @@ def large_start(record: Record) -> dict[str, Evidence] | str:
             out[name] = evidence(text, value, usual, noise=limit - usual, step=0)
     if len(out) < AGREEING:
         return "init_scale: loss, scores and weights start in range"
+    largest = values.get("largest_scale")
+    if largest is not None and largest <= LARGE_WEIGHT:
+        return f"no weight starts large: an RMS of {largest:.2g}/sqrt(inputs) at most"
     losses, guessing = record.get("loss.token"), values.get("ln_classes")
     step = undone(losses, guessing, EARLY, LEARNED)
     if step is None and ONLY_SCORES.issuperset(out):

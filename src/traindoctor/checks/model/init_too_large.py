@@ -22,8 +22,8 @@ def init_too_large(record: Record) -> Outcome | None:
     Initialise matrices with a standard deviation of about 0.02 or 1/sqrt(inputs); an embedding that is tied to
     the output needs it too (`nn.Embedding` starts at 1).
     ## When it stays silent
-    Pretrained models: their loss is below that of guessing. A single number that is out of range. A start that the run
-    was soon rid of.
+    Pretrained models: their loss is below that of guessing. A single number that is out of range. Scores that a factor
+    behind the head makes wide, where no weight is large. A start that the run was soon rid of.
     """
     found = large_start(record)
     if isinstance(found, str):
