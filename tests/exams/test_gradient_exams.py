@@ -206,6 +206,30 @@ def test_old_gradients_show_as_leftover(model, data) -> None:
     assert second["difference"] < 1e-5
 
 
+@pytest.mark.parametrize("cleared", [True, False])
+def test_gradients_cleared_between_two_passes_are_not_in_the_later_one(
+    model, data, cleared: bool
+) -> None:
+    """A gradient cache: the first pass of a step reaches no parameter."""
+    x, y = data
+    patient = Patient(names=Names(model), model=model)
+
+    def filled() -> Tensor:
+        answers = model(x).detach().requires_grad_()
+        return F.cross_entropy(answers, y)
+
+    def second() -> Tensor:
+        if cleared:
+            model.zero_grad()
+        return F.cross_entropy(model(x), y)
+
+    for step in range(2):
+        patient.add_tape(tape_step([filled, second], model, step=step, keep_gradients=True))
+    last = perform(tape_gradient, patient)["steps"][-1]
+    assert (last["leftover"] < 1e-6) is cleared
+    assert last["difference"] < 1e-5
+
+
 def test_the_printed_loss_is_the_optimised_one_or_not(model, data) -> None:
     x, y = data
     healthy = patient_of(model, lambda: F.cross_entropy(model(x), y))
@@ -252,6 +276,64 @@ def test_terms_printed_one_by_one_make_up_the_loss(model, data) -> None:
     found = perform(printed_loss, patient)
     assert found["best_single"] < 0.99
     assert found["cosine"] > 0.9999
+
+
+def reading(
+    model: nn.Module, compute: Callable[[], Tensor], read: Callable[[Any], bool]
+) -> Patient:
+    """A step of which the script reads the value of one op, and nothing else."""
+    patient = patient_of(model, compute)
+    tape = patient.tape
+    assert tape is not None
+    [ref] = [op.outputs[0] for op in tape.ops if read(op)][-1:]
+    tape.reads[:] = [type(tape.reads[0])(ref, 0.0)]
+    return patient
+
+
+@pytest.mark.parametrize("by", ["index", "weight"])
+@pytest.mark.parametrize("printed", ["with gradient", "without"])
+def test_a_loss_of_examples_that_nobody_trains_on_is_an_evaluation(
+    model, data, by: str, printed: str
+) -> None:
+    """All nodes of a graph go through the model; some are for training, others for validation."""
+    x, y = data
+    half = len(y) // 2
+
+    def mean(logits: Tensor, chosen: slice) -> Tensor:
+        if by == "index":
+            return F.cross_entropy(logits[chosen], y[chosen])
+        weight = torch.zeros(len(y))
+        weight[chosen] = 1.0
+        return (F.cross_entropy(logits, y, reduction="none") * weight).sum() / weight.sum()
+
+    def compute() -> Tensor:
+        logits = model(x)
+        loss = mean(logits, slice(half))
+        with torch.set_grad_enabled(printed == "with gradient"):
+            mean(logits, slice(half, None))
+        return loss
+
+    name = "cross_entropy" if by == "index" else "__truediv__"
+    patient = reading(model, compute, lambda op: op.name in (name, "div"))
+    result = printed_loss(patient)
+    assert not result.done
+    assert "reads no loss" in result.reason
+
+
+@pytest.mark.parametrize("how", ["same rows", "some of them", "a pass of its own"])
+def test_another_loss_of_the_same_examples_is_no_evaluation(model, data, how: str) -> None:
+    x, y = data
+
+    def compute() -> Tensor:
+        logits = model(x)
+        with torch.no_grad():
+            shown = model(x) if how == "a pass of its own" else logits
+            some = slice(len(y) // 2 if how == "some of them" else None)
+            F.cross_entropy(shown[some], y[some])
+        return F.mse_loss(logits.softmax(-1), 1 - F.one_hot(y, logits.shape[-1]).float())
+
+    patient = reading(model, compute, lambda op: op.name == "cross_entropy")
+    assert perform(printed_loss, patient)["cosine"] < 0.9
 
 
 @pytest.mark.parametrize("pick", ["max", "median", "std"])

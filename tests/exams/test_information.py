@@ -29,6 +29,8 @@ from small_transformer import (
 from torch import Tensor, nn
 
 from traindoctor.checks.base import Clear, Finding
+from traindoctor.checks.data.targets_misaligned import targets_misaligned
+from traindoctor.checks.model.causal_mask_leak import causal_mask_leak
 from traindoctor.checks.model.init_too_large import init_too_large
 from traindoctor.exams.attention_scores import attention_scores
 from traindoctor.exams.dead_units import dead_units
@@ -180,6 +182,74 @@ def test_a_prefix_that_does_not_count_may_see_ahead(examine: Examine) -> None:
     pair = first(patient, dependence)
     assert pair["expects_causal"]
     assert pair["future"] == 0.0  # changed from place 7 on; earlier places do not count
+
+
+@pytest.mark.parametrize("mask", ["causal", "none", "off by one"])
+@pytest.mark.parametrize("source", ["whole", "a table of its own"])
+def test_copying_a_source_is_no_leak_but_a_decoder_that_sees_ahead_is(
+    examine: Examine, mask: str, source: str
+) -> None:
+    class Copying(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.head = nn.Embedding(V, D), nn.Linear(D, V)
+            self.read = self.token if source == "whole" else nn.Embedding(V, D)
+            self.place = nn.Parameter(torch.randn(T + 1, D))
+
+        def forward(self, given: Tensor, so_far: Tensor) -> Tensor:
+            memory = self.read(given) + self.place[: given.shape[1]]
+            h = self.token(so_far) + self.place[: so_far.shape[1]]
+            ahead = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool).tril(
+                int(mask == "off by one")
+            )
+            h = h + F.scaled_dot_product_attention(
+                h, h, h, attn_mask=None if mask == "none" else ahead
+            )
+            return self.head(h + F.scaled_dot_product_attention(h, memory, memory))
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        scores = model(ids[:, : T + 1], ids[:, :T])
+        return F.cross_entropy(scores.flatten(0, 1), ids[:, 1 : T + 1].flatten())
+
+    result = dependence(examine(Copying(), loss))
+    found = causal_mask_leak(make_record(exams={"dependence": dict(result.values)}))
+    assert isinstance(found, Clear if mask == "causal" else Finding)
+
+
+@pytest.mark.parametrize("model", ["start token", "states and actions"])
+@pytest.mark.parametrize("late", [True, False])
+def test_targets_that_equal_inputs_are_right_where_scores_are_made_before(
+    examine: Examine, model: str, late: bool
+) -> None:
+    """Something stands before each token, and its score is the answer; or the token's own place answers."""
+
+    class Interleaved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.state, self.head = nn.Embedding(V, D), nn.Linear(1, D), nn.Linear(D, V)
+            self.start, self.place = nn.Parameter(torch.randn(1, 1, D)), nn.Embedding(2 * T + 1, D)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.token(x)
+            if model == "start token":
+                h, own = torch.cat([self.start.expand(B, -1, -1), h], 1), slice(1, None)
+                before = slice(-1)
+            else:
+                h = torch.stack([self.state(x[..., None].sin()), h], 2).flatten(1, 2)
+                own, before = slice(1, None, 2), slice(0, None, 2)
+            h = h + self.place(torch.arange(h.shape[1]))
+            h = h + F.scaled_dot_product_attention(h, h, h, is_causal=True)
+            return self.head(h[:, before if late else own])
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        x = ids[:, :T]
+        return F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+
+    patient = examine(Interleaved(), loss)
+    exams = {e.name: dict(e(patient).values) for e in (shift, dependence)}
+    assert exams["shift"]["pairs"][0]["shift"] == 0
+    found = targets_misaligned(make_record(exams=exams))
+    assert isinstance(found, Clear if late else Finding)
 
 
 def test_attention_that_sees_only_itself_is_blind(examine: Examine) -> None:

@@ -38,6 +38,25 @@ def test_a_plain_model_tells_whether_numbers_can_be_learned(apart: bool) -> None
     assert not reference_numbers(Patient()).done
 
 
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("size", [40.0, 4000.0])
+def test_outliers_that_nobody_can_tell_do_not_hide_that_the_others_can_be_learned(
+    apart: bool, size: float
+) -> None:
+    def spoiled(step: int) -> StepLog:
+        log = measured(step, apart=apart)
+        numbers = log.data[("loss", 0, 0)]
+        generator = torch.Generator().manual_seed(step)
+        hit = torch.rand(len(numbers), generator=generator) < 0.05
+        noise = size * torch.randn(len(numbers), generator=generator)
+        log.data[("loss", 0, 0)] = torch.where(hit, noise, numbers)
+        return log
+
+    logs = {step: spoiled(step) for step in range(46)}
+    values = reference_numbers(Patient(snapshot=SimpleNamespace(logs=logs))).values
+    assert (values["held_out"] > 0.95) == apart
+
+
 @pytest.mark.parametrize("asked", ["codes", "codes, then numbers"])
 def test_numbers_of_the_models_own_making_are_nobodys_to_tell(
     examine: Callable[..., Patient], asked: str

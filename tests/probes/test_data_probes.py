@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,31 @@ def test_classes_in_order_stand_out_and_shuffled_ones_do_not(tmp_path: Path) -> 
     mixed = [events(x, logits, torch.randint(0, 4, (16,))) for _ in range(25)]
     record = run(tmp_path / "mixed", LabelOrder(), mixed)
     assert abs(record["order.label_z"].last) < 4
+
+
+@pytest.mark.parametrize(
+    ("course", "ordered"),
+    [
+        (lambda step: (0, 1) if step < 30 else (2, 3, 4, 5), False),  # two stages
+        (lambda step: (0, 1) if step < 40 else (0, 1, 2, 3), False),
+        (lambda step: (0, 1) if step < 25 else (0, 1, 1, 1), False),
+        (lambda step: (step // 25,), True),  # two classes in order
+        (lambda step: (step // 10,), True),
+        (lambda step: (0, 1) if step // 5 % 2 else (2, 3), True),  # halves that come again
+        (lambda step: (step // 13, step // 12), True),  # batches on the border hold both
+    ],
+)
+def test_two_stages_with_other_labels_are_told_from_an_order(
+    tmp_path: Path, course: Callable[[int], tuple[int, ...]], ordered: bool
+) -> None:
+    torch.manual_seed(0)
+    x, logits = torch.randint(0, 64, (16, 10)), torch.randn(16, 6)
+    steps = []
+    for step in range(50):
+        labels = torch.tensor(course(step))
+        steps.append(events(x, logits, labels[torch.randint(0, len(labels), (16,))]))
+    z = run(tmp_path, LabelOrder(), steps)["order.label_z"].last
+    assert (z > 10) if ordered else (abs(z) < 4)
 
 
 @pytest.mark.parametrize("shape", [(16,), (16, 1), (16, 30)])

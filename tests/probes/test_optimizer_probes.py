@@ -11,8 +11,13 @@ import torch
 from torch import nn
 
 from traindoctor.capture.watch import Watch
+from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.gradient.clip_ineffective import clip_ineffective
+from traindoctor.checks.gradient.missing_zero_grad import missing_zero_grad
 from traindoctor.probes.clip_order import ClipOrder
+from traindoctor.probes.clipping import Clipping
 from traindoctor.probes.coverage import Coverage, live_optimizers, trained_before
+from traindoctor.probes.leftover import Leftover
 from traindoctor.probes.optimizer_state import MEASURED, OptimizerState, decouples, moments
 from traindoctor.probes.rates import Rates
 from traindoctor.probes.state_age import StateAge
@@ -368,6 +373,99 @@ def test_where_the_clip_call_stands(tmp_path, where: str, in_time: int, coverage
     record = clipping(tmp_path, where)
     assert record["clip.in_time"].last == in_time
     assert record["clip.coverage"].last == coverage
+
+
+def by_hand(tmp_path: Path, where: str, how: str) -> Record:
+    """No optimizer of torch: the script updates its weights itself."""
+
+    def update(model: nn.Module) -> None:
+        if how == "data":
+            for p in model.parameters():
+                p.data.add_(p.grad, alpha=-0.1)
+            return
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+
+    def train() -> None:
+        model, other = Two(), Two()
+        spent = model.parameters()
+        list(spent)
+        for number in range(12):
+            model.zero_grad()
+            loss = model(torch.randn(5, 4)).square().mean()
+            if where == "before":
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            loss.backward()
+            if where == "accumulated" and number % 2:
+                continue
+            if where in ("right", "accumulated"):
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            elif where == "other":
+                nn.utils.clip_grad_norm_(other.parameters(), 0.1)
+            elif where == "spent":
+                nn.utils.clip_grad_norm_(spent, 0.1)
+            elif where == "parts":
+                for part in (model.body, model.norm, model.head):
+                    nn.utils.clip_grad_norm_(part.parameters(), 0.1)
+            update(model)
+            if where == "after":
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+    return watched(tmp_path, train, ClipOrder(), Clipping())
+
+
+@pytest.mark.filterwarnings("ignore:`parameters` is an empty generator")
+@pytest.mark.parametrize("how", ["data", "no_grad"])
+@pytest.mark.parametrize(
+    ("where", "acts"),
+    [
+        ("right", True),
+        ("parts", True),
+        ("accumulated", True),
+        ("before", False),
+        ("after", False),
+        ("other", False),
+        ("spent", False),
+    ],
+)
+def test_an_update_by_hand_is_a_step(tmp_path, where: str, acts: bool, how: str) -> None:
+    found = clip_ineffective(by_hand(tmp_path, where, how))
+    assert isinstance(found, NotJudged if where == "accumulated" else Clear if acts else Finding)
+
+
+# -- gradients of earlier steps --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cleared", ["after the cache is filled", "at first", "never", "in part"])
+@pytest.mark.parametrize("given", ["product", "backward"])
+def test_a_gradient_cache_may_clear_late(tmp_path, cleared: str, given: str) -> None:
+    """Answers without a graph, a loss of all of them, its gradients handed to a second pass."""
+
+    def train() -> None:
+        model = Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(12):
+            if cleared == "at first":
+                optimizer.zero_grad()
+            x = torch.randn(6, 4)
+            with torch.no_grad():
+                answers = model(x)
+            answers.requires_grad_()
+            (answers @ answers.T).logsumexp(-1).mean().backward()
+            if cleared == "after the cache is filled":
+                optimizer.zero_grad()
+            elif cleared == "in part":
+                model.head.zero_grad()
+            for part, wanted in zip(x.split(2), answers.grad.split(2)):
+                if given == "backward":
+                    model(part).backward(wanted)
+                else:
+                    (model(part) * wanted).sum().backward()
+            optimizer.step()
+
+    found = missing_zero_grad(watched(tmp_path, train, Leftover()))
+    assert isinstance(found, Finding if cleared in ("never", "in part") else Clear)
 
 
 # -- update and moments ----------------------------------------------------------------------------

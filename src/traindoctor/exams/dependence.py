@@ -65,6 +65,7 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
     result: dict[str, Any] = {
         "input": ends.tokens.weight or "frozen table",
         "line": ends.loss.line,
+        "loss": ends.loss.op.number,
         "axis": axis,
         "axis_is_known": ends.axis_is_known,
         "pooled": places == 0,

@@ -1,8 +1,8 @@
 """Exam: do padding positions count as targets? The loss itself is asked, not ignore_index.
 
-A row's padding is its constant tail (or head). One such target is changed and the loss is taken again:
-if it moves, that position counts. A target of padding may be a class that stands elsewhere too (the tag "nothing"): then
-the rows of tokens that go in say where the padding is.
+A row's padding is its constant tail (or head) of a token that the rows going in end with as well, and that nothing ever
+follows there: a frequent class or digit is none. The loss's derivative by the scores beside it says whether it counts. A
+target of padding may be a class that stands elsewhere too (the tag "nothing"): then the rows that go in say where it is.
 """
 
 from __future__ import annotations
@@ -48,10 +48,7 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     grid = y.reshape(rows, places) if axis == 1 else y.reshape(places, rows).T
     valid = ends.loss.valid.cpu()
     valid = valid.reshape(rows, places) if axis == 1 else valid.reshape(places, rows).T
-    tails, token, in_rows = constant_tails(filled(grid, valid), valid)
-    by_inputs = input_tails(ends, grid, valid)
-    if by_inputs is not None:
-        tails, token, in_rows = by_inputs
+    tails, token, in_rows = input_tails(ends, grid, valid) or target_tails(ends, grid, valid)
     tails &= valid
     flat_tails = (tails if axis == 1 else tails.T).reshape(-1)
     row = {
@@ -74,15 +71,6 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
         ends.scores(tape.replay(want=[ends.loss.logits])[ends.loss.logits].detach()).float().cpu()
     )
     row["counted"] = float((counts & flat_tails).sum()) / max(1, int(counts.sum()))
-    # Does the padding token also stand inside texts? Then it may be a blank, not padding.
-    row["token_elsewhere"] = (
-        float((grid[~tails] == token).float().mean()) if (~tails).any() else 0.0
-    )
-    if by_inputs is not None:
-        row["token_elsewhere"] = 0.0  # as an input: so it was found
-    elif ends.causal:  # what goes in is made of the same tokens
-        inputs = ends.index.cpu() if axis == 1 else ends.index.cpu().T
-        row["token_elsewhere"] = max(row["token_elsewhere"], single(inputs, token))
     row |= {"nll_padding": None, "nll_elsewhere": None}
     if scores.shape[1] != ends.loss.num_classes:
         return (
@@ -114,12 +102,25 @@ def input_tails(ends: Ends, grid: Tensor, valid: Tensor) -> tuple[Tensor, int, f
     return tails, int(answers[0]), in_rows
 
 
-def single(inputs: Tensor, token: int) -> float:
-    """Share of the places inside of rows where the token stands between two others, as padding never does."""
+def target_tails(ends: Ends, grid: Tensor, valid: Tensor) -> tuple[Tensor, int | None, float]:
+    """Constant tails of the rows of targets, of a token that the rows going in end with, too, and never leave."""
+    tails, token, in_rows = constant_tails(filled(grid, valid), valid)
+    inputs = ends.index if ends.layout is None or ends.layout[0] == 1 else ends.index.T
+    if token is None or not closes_rows(inputs, token):
+        return torch.zeros_like(tails), None, 0.0
+    return tails, token, in_rows
+
+
+def closes_rows(inputs: Tensor, token: int) -> bool:
+    """Whether the token stands at the ends (or beginnings) of rows, and nowhere else."""
     here = inputs == token
-    if inputs.dim() != 2 or inputs.shape[1] < 3:
-        return 0.0
-    return float((here[:, 1:-1] & ~here[:, :-2] & ~here[:, 2:]).float().mean())
+    if bool(here[:, 0].all()):
+        here = here[:, 1:]  # decoders of some families begin with the padding token
+    if not here.any():
+        return False
+    place, lengths = torch.arange(here.shape[1]), here.sum(1)[:, None]
+    at_end, at_begin = place >= here.shape[1] - lengths, place < lengths
+    return bool((here == at_end).all() or (here == at_begin).all())
 
 
 def filled(grid: Tensor, valid: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     reads = [read for read in tape.reads[:MAX_READS] if is_a_loss(tape, read)]
     was_read = bool(reads)
     if not reads and aside:
-        reads = left_aside(tape)
+        reads = [read for read in left_aside(tape) if not of_other_examples(tape, read.ref)]
     if not reads:
         raise NotPossible("the script prints no loss at a step that was replayed")
     # Scripts read `loss.detach()`: the looked-through gradient of what is read, against what was given. A cut on
@@ -209,7 +209,45 @@ def is_a_loss(tape: StepTape, read: Read) -> bool:
     ops = tape.needed([read.ref])
     if not any(op.hangs_on & DATA for op in ops):
         return False
-    return bool(sites_of(tape, [read.ref])) and not picks_one(tape, read.ref)
+    if not sites_of(tape, [read.ref]) or picks_one(tape, read.ref):
+        return False
+    return not of_other_examples(tape, read.ref)
+
+
+def of_other_examples(tape: StepTape, ref: Ref) -> bool:
+    """An evaluation: none of the predictions that it judges is judged by what is optimised (the nodes of one graph
+    are dealt to training and validation). Asked at the last value that both are made of: the rows by which each has a
+    derivative."""
+    if not apart(tape, [ref]):
+        return False
+    structure, bits = Structure(tape), 0
+    for root in tape.roots:
+        bits |= structure.above(root.ref) if root.ref is not None else 0
+    bits &= structure.above(ref)
+    shared = [
+        one
+        for op in tape.ops
+        for one in op.outputs
+        if one is not None and op.hangs_on == PARAMETER | DATA and bits >> one.index & 1
+    ]
+    if not shared:
+        return False
+    replay = tape.replay(gradients=True, look_through=off_the_way(tape), want=[ref, shared[-1]])
+    value, printed = replay[shared[-1]], replay[ref]
+    if not (value.requires_grad and printed.requires_grad and replay.loss.requires_grad):
+        return False
+    mine, theirs = (rows_judged(what, value) for what in (printed.sum(), replay.loss))
+    return bool(mine.any() and theirs.any()) and not bool((mine & theirs).any())
+
+
+def rows_judged(scalar: Tensor, value: Tensor) -> Tensor:
+    """By which rows of a value a scalar has a derivative that is not 0."""
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(scalar, value, retain_graph=True, allow_unused=True)
+    if gradient is None:
+        return torch.zeros(1, dtype=torch.bool)
+    moved = gradient != 0
+    return moved.any(dim=-1) if moved.dim() > 1 else moved
 
 
 def picks_one(tape: StepTape, ref: Ref) -> bool:

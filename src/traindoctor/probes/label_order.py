@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +13,9 @@ from traindoctor.probes.base import ASKED_AT, DEALS, MOST_ROWS, Cost
 from traindoctor.record import RecordWriter
 from traindoctor.replay.samples import Sample, Samples
 
+Labels = list[NDArray[np.int64]]
+"""One array per batch."""
+
 # A language model has no label per example, and never will: after so many steps without one it is left alone.
 GIVE_UP = 20
 
@@ -19,7 +23,8 @@ GIVE_UP = 20
 class LabelOrder:
     """`order.label_z`: how much more alike the labels of one batch are than if rows were dealt at random.
 
-    Only for examples with one label each. Within 2 in shuffled runs; hundreds where classes come in order.
+    Only for examples with one label each. Within 2 in shuffled runs; hundreds where classes come in order. Two stages
+    with labels of their own are two runs: each is dealt by itself.
     """
 
     name: ClassVar[str] = "label_order"
@@ -30,7 +35,7 @@ class LabelOrder:
 
     def __init__(self) -> None:
         self._samples = Samples()
-        self._labels: list[NDArray[np.int64]] = []
+        self._labels: Labels = []
         self._without = 0
 
     def on(self, event: Event, *, due: bool) -> None:
@@ -46,10 +51,10 @@ class LabelOrder:
                 continue
             self._labels.append(np.concatenate(found))
             if len(self._labels) in ASKED_AT:
-                z = redealt_z(self._labels)
+                z = stage_by_stage(self._labels, redealt_z)
                 if z is not None:
                     record.scalar("order.label_z", at, z)
-                follow = neighbour_z(self._labels)
+                follow = stage_by_stage(self._labels, neighbour_z)
                 if follow is not None:
                     record.scalar("order.neighbour_z", at, follow)
 
@@ -67,7 +72,30 @@ def row_labels(sample: Sample) -> NDArray[np.int64] | None:
     return labels if len(labels) else None
 
 
-def redealt_z(batches: list[NDArray[np.int64]]) -> float | None:
+def stage_by_stage(batches: Labels, measure: Callable[[Labels], float | None]) -> float | None:
+    """The measure of the whole, or the larger one of the two stretches that differ most, where that is less.
+
+    Classes in order stand out within a stretch as well, or leave one class alone in it, of which nothing can be measured; an
+    order that comes again with each pass has both halves in each stretch.
+    """
+    whole, at = measure(batches), border(batches)
+    parts = [measure(part) for part in (batches[:at], batches[at:])]
+    known = [z for z in parts if z is not None]
+    return whole if whole is None or len(known) < len(parts) else min(whole, max(known))
+
+
+def border(batches: Labels) -> int:
+    """The place at which the labels before and after differ most."""
+    kinds, coded = np.unique(np.concatenate(batches), return_inverse=True)
+    ends = np.cumsum([len(b) for b in batches])
+    counts = np.stack([np.bincount(c, minlength=len(kinds)) for c in np.split(coded, ends[:-1])])
+    before, rows = counts.cumsum(axis=0)[:-1], ends[:-1, None]
+    left = ends[-1] - rows
+    apart = before / rows - (counts.sum(axis=0) - before) / left
+    return 1 + int((np.square(apart) * (rows * left)).sum(axis=1).argmax())
+
+
+def redealt_z(batches: Labels) -> float | None:
     """z-score of the labels' likeness within batches against DEALS random deals into the same sizes."""
     labels = np.concatenate(batches)
     kinds, coded = np.unique(labels, return_inverse=True)
@@ -88,7 +116,7 @@ def redealt_z(batches: list[NDArray[np.int64]]) -> float | None:
     return (likeness(coded) - float(np.mean(dealt))) / spread if spread > 0 else None
 
 
-def neighbour_z(batches: list[NDArray[np.int64]]) -> float | None:
+def neighbour_z(batches: Labels) -> float | None:
     """z-score of the likeness of batches that follow each other, against batches in random order."""
     kinds, coded = np.unique(np.concatenate(batches), return_inverse=True)
     if len(kinds) < 2 or len(batches) < 8:

@@ -1,4 +1,4 @@
-"""Gradients that are still there when the first backward pass after a step begins."""
+"""Gradients of earlier steps that are still there in all of a step's backward passes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Leftover:
 
     Only of parameters that an optimizer steps: nobody clears the gradients of those it lacks, and nothing comes
     of them either. Each optimizer is asked by itself, from its own last step to its next: in between another
-    network's loss may leave gradients (GANs), as long as they are gone at one backward pass at least.
+    network's loss may leave gradients (GANs), or a first pass reach no parameter (a gradient cache), as long as they are
+    gone at one backward pass at least.
     """
 
     name: ClassVar[str] = "leftover"
@@ -75,8 +76,7 @@ class Leftover:
                 if known in self._lowest:
                     self._stepped[key] = self._lowest.pop(known)
         elif isinstance(event, BackwardBegin) and event.inputs is None:
-            if event.first or len(self._held) > 1:
-                self._look(due=due)
+            self._look(due=due)
 
     def _hold(self, key: int, optimizer: torch.optim.Optimizer) -> None:
         for old in [at for at, held in self._held.items() if held.optimizer() is None]:
@@ -96,12 +96,15 @@ class Leftover:
         return (stepped & trained) or trained or stepped
 
     def _look(self, *, due: bool) -> None:
+        # Before the first step nobody is known to hold anything.
+        known = self._held or (NOBODY,)
+        if all(self._lowest.get(key) == 0.0 for key in known):
+            return  # gone at an earlier pass: what lies there now is this step's own
         found = {
             id(p): local(p.grad).detach()
             for _, p in parameters_of(self.names)
             if p.grad is not None and not p.grad.is_sparse and p.grad.numel()
         }
-        # Before the first step nobody is known to hold anything.
         owners = {key: held.parameters for key, held in self._held.items()}
         for key, own in (owners or {NOBODY: set(found)}).items():
             left = [grad for at, grad in found.items() if at in own]

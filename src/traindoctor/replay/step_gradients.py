@@ -62,8 +62,18 @@ class StepGradients:
     def backward_begins(self) -> None:
         if self._before is None:
             self._before = self._copies()
+        elif any(old is not None for old in self._before.values()):
+            self._forget_what_was_cleared(self._before)
         if world_size() > 1 and not self._hooks:
             self._listen()
+
+    def _forget_what_was_cleared(self, before: dict[str, Tensor | None]) -> None:
+        """Old gradients that the script clears between two passes (after filling a cache) are not in the later ones."""
+        for name, parameter in self._trainable().items():
+            if before.get(name) is not None and (
+                parameter.grad is None or not parameter.grad.any()
+            ):
+                before[name] = None
 
     def backward_ended(self) -> None:
         self.close()

@@ -10,7 +10,7 @@ from traindoctor.record import make_record
 
 
 def judge(**values: Any) -> Outcome:
-    usual = {"counted": 0.68, "rows": 1.0, "token": 0, "token_elsewhere": 0.0, "line": "train.py:9"}
+    usual = {"counted": 0.68, "rows": 1.0, "token": 0, "line": "train.py:9"}
     usual |= {"nll_padding": 0.01, "nll_elsewhere": 2.8, "lengths_vary": True}
     return padding_in_loss(make_record(exams={"padding": {"pairs": [usual | values]}}))
 
@@ -27,7 +27,6 @@ def test_fires_when_most_counted_targets_are_padding() -> None:
     [
         {"counted": 0.0},  # ignore_index, weights or selection
         {"counted": 0.08, "rows": 0.2},  # blanks at the end of a line
-        {"token_elsewhere": 0.15},  # the blank of a text
         {"lengths_vary": False},  # a task with a fixed tail
     ],
 )

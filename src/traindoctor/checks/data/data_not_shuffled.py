@@ -35,7 +35,8 @@ def data_not_shuffled(record: Record) -> Outcome | None:
     ## When it stays silent
     Balanced batches have a negative score. Texts without one label per example are not judged; neither are
     batches of one class that follow in random order (grouped by task), which are at most possible. So are numbers
-    that drift, as a stream's do; an order that does not keep a regression from learning is no fault.
+    that drift, as a stream's do; an order that does not keep a regression from learning is no fault. Two stages with
+    labels of their own, each of them shuffled, are two runs.
     """
     z, numbers = record.get("order.label_z"), record.get("order.number_z")
     if numbers is not None and len(numbers) and (z is None or not len(z) or z.last <= ORDERED):

@@ -164,7 +164,7 @@ def numbers(record: Record, share: float) -> Outcome:
     return labels_unrelated.finding(
         evidence("squared error over the variance of the targets", share, "well under 1"),
         evidence(
-            "the same of a plain model, on batches it had not seen",
+            "the same of a plain model and the numbers' ranks, on batches it had not seen",
             1 - gain,
             "well under 1",
             noise=noise,

@@ -5,8 +5,6 @@ from traindoctor.record import Record
 
 # Counted targets in constant tails: 0.68 in all rows where padding counts; healthy text at most 0.08 in 0.21.
 SHARE, ROWS = 0.15, 0.3
-# A sign that stands often inside texts is a blank, not padding.
-ELSEWHERE = 0.05
 
 
 @check(
@@ -18,14 +16,16 @@ ELSEWHERE = 0.05
 def padding_in_loss(record: Record) -> Outcome | None:
     """
     ## What it does
-    Finds the constant tail (or head) of each row of targets and asks the loss whether those places count: the
-    derivative of the loss by their scores is not zero.
+    Finds the constant tail (or head) of each row of targets, of a token that the rows going in end with as well and
+    that nothing follows there, and asks the loss whether those places count: the derivative of the loss by their scores is
+    not zero.
     ## Why it matters
     Most of the loss is then about predicting padding: the number falls quickly, the model hardly learns text.
     ## How to fix
     Set the targets of padding to -100 (`labels[attention_mask == 0] = -100`), or pass `ignore_index=pad_id`.
     ## When it stays silent
-    Padding that is masked by ignore_index, by weights or by selection does not count, however it is done.
+    Padding that is masked by ignore_index, by weights or by selection does not count, however it is done. A class or a
+    digit that is frequent is no padding: other tokens follow it.
     Tails of one length in all rows belong to the task, unless the model itself treats their token as padding: its table
     says so, or it masks the token at the ends of another text.
     """
@@ -35,8 +35,6 @@ def padding_in_loss(record: Record) -> Outcome | None:
         if pair["counted"] < SHARE or pair["rows"] < ROWS:
             continue
         if not pair.get("lengths_vary", True) and not pair.get("known_as_padding", False):
-            continue
-        if pair["token_elsewhere"] > ELSEWHERE:
             continue
         easy = (pair["nll_padding"] or 0.0) < 0.5 * (pair["nll_elsewhere"] or 0.0)
         return padding_in_loss.finding(

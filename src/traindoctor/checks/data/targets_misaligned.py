@@ -32,7 +32,9 @@ def targets_misaligned(record: Record) -> Outcome | None:
     `labels=input_ids` and do not shift before.
     ## When it stays silent
     Masked language models, taggers, classifiers, copying and reversing tasks have no exact shift or are meant
-    to have one. Where one loss of the step has +1, others with +2, +3 are heads that look further ahead.
+    to have one. Where one loss of the step has +1, others with +2, +3 are heads that look further ahead. Targets that
+    equal the inputs are right where the scores lag behind them: a start token put before the embeddings, an action that is
+    predicted at the place of its state.
     """
     result = record.exam("shift")
     assert result is not None
@@ -138,6 +140,8 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
             "targets equal inputs; whether the model sees them is not known", wants="dependence"
         )
     if shift == 0 and causal:
+        if not_seen_yet(record, pair):
+            return targets_misaligned.clear("each score is made before its target is seen")
         return targets_misaligned.finding(
             seen,
             compared,
@@ -163,6 +167,18 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
             **where,
         )
     return None
+
+
+def not_seen_yet(record: Record, pair: dict[str, Any]) -> bool:
+    """Whether the score at a token's own place does not move with it, and a later one does."""
+    result = record.exam("dependence")
+    assert result is not None
+    return any(
+        p.get("input") == pair.get("input")
+        and p.get("line") == pair["line"]
+        and (p.get("lag") or 0) > 0
+        for p in result.values["pairs"]
+    )
 
 
 def row_by_row(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:

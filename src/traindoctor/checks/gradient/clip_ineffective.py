@@ -18,7 +18,8 @@ STEPS = 8
 def clip_ineffective(record: Record) -> Outcome | None:
     """
     ## What it does
-    Follows the order of backward, unscale, clip and step, and whose gradients are clipped.
+    Follows the order of backward, unscale, clip and step, and whose gradients are clipped. An update by hand is a step:
+    the weights move between the clip call and the next backward pass.
     ## Why it matters
     Clipping before backward, after the step or over an exhausted generator does nothing, and the run is as
     unprotected as without it. Before unscaling it cuts at the limit divided by the scaler's factor; Adam undoes that,

@@ -23,14 +23,15 @@ MIN_POINTS = 2
 def missing_zero_grad(record: Record) -> Outcome | None:
     """
     ## What it does
-    Reads the norm of `.grad` at the first backward pass after each optimizer step: None or 0 when all is well.
+    Reads the norm of `.grad` at the backward passes after each optimizer step: None or 0 at one of them when all is well.
     ## Why it matters
     Old gradients add up: each step follows a sum over the past, and the loss swings or diverges.
     ## How to fix
     Call `optimizer.zero_grad()` once per optimizer step, before the first backward pass.
     ## When it stays silent
     Several backward passes before one step are accumulation, not a fault. With several optimizers (GANs) one
-    network's gradients may lie about while the other learns, as long as they are gone before its own turn.
+    network's gradients may lie about while the other learns, as long as they are gone before its own turn. So may they
+    while a gradient cache is filled: that pass reaches no parameter.
     """
     courses = [leftovers(record), *by_optimizer(record)]
     points = max(courses, key=dirty_share)
@@ -54,7 +55,7 @@ def missing_zero_grad(record: Record) -> Outcome | None:
             step=min(dirty),
         ),
         evidence("steps with old gradients", f"{len(dirty)} of {len(points)}", "none"),
-        summary=f"old gradients lie in .grad at the first backward pass of {len(dirty)} of {len(points)} steps"
+        summary=f"old gradients lie in .grad at the backward passes of {len(dirty)} of {len(points)} steps"
         + (" of one of the optimizers" if of_one else ""),
         since_step=min(dirty),
     )

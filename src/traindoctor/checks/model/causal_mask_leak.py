@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
@@ -36,7 +38,8 @@ def causal_mask_leak(record: Record) -> Outcome | None:
     left only; normalise over features, not over time. Hugging Face: `is_decoder=True` for encoder models.
     ## When it stays silent
     Masked language models, encoders and prefix models: their targets do not stand ahead in the input, or the
-    places that see ahead do not count. A soft mask that lets through less than 1e-4.
+    places that see ahead do not count. A soft mask that lets through less than 1e-4. A source text that holds the
+    targets too (copying), beside a decoder whose own tokens are hidden until their turn.
     """
     result = record.exam("dependence")
     assert result is not None
@@ -45,6 +48,7 @@ def causal_mask_leak(record: Record) -> Outcome | None:
         return causal_mask_leak.clear(
             "not a next-token task: targets do not stand ahead in the input"
         )
+    pairs = [p for p in pairs if not is_a_source(p, pairs)]
     pair = max(pairs, key=lambda p: p.get("future", -1.0))
     if not pair["finite"] or "future" not in pair:
         return causal_mask_leak.not_judged("the scores are not finite")
@@ -70,6 +74,18 @@ def causal_mask_leak(record: Record) -> Outcome | None:
         line=pair.get("leaking_line"),
         since_step=0,
         summary=f"A prediction sees the token it has to predict: later tokens reach back {pair['reach']} places",
+    )
+
+
+def is_a_source(pair: dict[str, Any], pairs: list[dict[str, Any]]) -> bool:
+    """Another look-up of the same loss brings the same tokens, uses them, and hides those ahead: this one is read freely."""
+    if pair.get("loss") is None:
+        return False
+    return any(
+        other is not pair
+        and other.get("loss") == pair["loss"]
+        and other.get("future", LEAK) < LEAK < other.get("after", 0.0)
+        for other in pairs
     )
 
 
