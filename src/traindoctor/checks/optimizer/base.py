@@ -287,6 +287,11 @@ def warms_up(record: Record) -> bool:
     return len(rate) > 0 and bool(rate.first < FULL_RATE * float(early.max()))
 
 
+def is_log(record: Record) -> bool:
+    """Another tool's log: nothing in it can be run again, so a course of the loss is all that it can show."""
+    return record.fact("imported") is not None
+
+
 def first_norm(record: Record) -> float:
     """Of the gradients of the untrained model; NaN where it was not measured."""
     norms = record.get("grad.norm")
