@@ -84,3 +84,51 @@ def test_a_watched_run_rules_out_what_its_facts_say() -> None:
     ranks = {"ranks-see-same-data", "ranks-diverged", "gradients-not-synced"}
     known = {"adam-settings-bad", "lr-schedule-wrong", "optimizer-never-steps"}
     assert ranks | known | EVERY_STEP <= cleared(make_record(series, facts=facts))
+
+
+# A series of a sound run by itself -> what it rules out; all others rule out nothing.
+ALONE = {
+    "batch.rowset": {"batch-not-changing"},
+    "forward.calls": {"python-loop-per-example"},
+    "grad.leftover_norm": {"missing-zero-grad"},
+    "grad.norm": {"gradients-exploding"},
+    "graphs.old": {"memory-leak"},
+    "mode.training": {"wrong-train-eval-mode"},
+    "optim.lr": {"no-warmup"},
+}
+
+
+def test_each_series_alone_rules_out_what_it_measures() -> None:
+    rng = np.random.default_rng(3)
+    ones, zeros, many = [1.0] * 200, [0.0] * 200, rng.integers(0, 2**32, 200).astype(float).tolist()
+    sound = {
+        "loss.root": FALLING,
+        "loss.read": FALLING,
+        "loss.token": FALLING,
+        "loss.eval": FALLING,
+        "optim.lr": (1e-3 * np.minimum(1, (STEPS + 1) / 20)).tolist(),
+        "grad.norm": CALM,
+        "grad.norm_clipped": CALM,
+        "clip.limit": ones,
+        "clip.calls": ones,
+        "scaler.scale": [65536.0] * 200,
+        "param.norm": ones,
+        "update.ratio": [1e-3] * 200,
+        "ladder.unigram": [3.2] * 200,
+        "ladder.bigram": [2.4] * 200,
+        "logits.absmax": ones,
+        "memory.rss": [4e8] * 200,
+        "time.step": [0.05] * 200,
+        "time.data": [0.001] * 200,
+        "graphs.old": zeros,
+        "mode.training": ones,
+        "forward.calls": ones,
+        "backward.calls": ones,
+        "grad.leftover_norm": zeros,
+        "batch.rows": [16.0] * 200,
+        "batch.rowset": many,
+        "batch.fingerprint": many,
+        "target.valid": ones,
+    }
+    found = {name: cleared(make_record({name: values})) for name, values in sound.items()}
+    assert {name: causes for name, causes in found.items() if causes} == ALONE

@@ -193,3 +193,17 @@ def test_rates_and_norms(series: dict[str, list[float]], sentence: str) -> None:
     assert set(found) == {sentence, "the log has no training loss"}
     calm = {"optim.lr": [1e-3 * (1 - k / 40) for k in range(41)], "grad.norm": [1.0] * 41}
     assert said(make_record(calm)) == ["the log has no training loss"]
+
+
+def test_a_validation_loss_alone_has_a_course() -> None:
+    found = said(make_record({"loss.eval": FALLING.tolist()}))
+    assert found == ["the log has no training loss", "the validation loss falls from 5.95 to 2.371"]
+
+
+@pytest.mark.parametrize("shape", [name for name in SHAPES if name != "too short"])
+def test_a_long_log_is_told_as_a_short_one(shape: str) -> None:
+    """A million points: the same shape, and no more work than for some thousand."""
+    values, _ = SHAPES[shape]
+    long = make_record({"loss.root": np.repeat(values, 5000).tolist()})
+    names = [sign.name for sign in signs(make_record({"loss.root": values.tolist()}))]
+    assert [sign.name for sign in signs(long)] == names

@@ -166,6 +166,25 @@ def events_in_two_folders(folder: Path) -> Path:
     return folder / "board"
 
 
+def events_of_add_scalars(folder: Path) -> Path:
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    with tensorboard.SummaryWriter(str(folder / "board")) as board:
+        for k in STEPS:
+            board.add_scalar("lr", 1e-3, k)
+            board.add_scalars("loss", {"train": loss(k), "val": 6.0}, k)
+    return folder / "board"
+
+
+def events_of_a_host_named_dev(folder: Path) -> Path:
+    """A word of the folder's name is not the name of a split."""
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    with tensorboard.SummaryWriter(str(folder / "runs" / "Nov17_10-00_host-dev")) as board:
+        for k in STEPS:
+            board.add_scalar("train/loss", loss(k), k)
+        board.add_scalar("eval/loss", 6.0, 29)
+    return folder / "runs"
+
+
 def perplexities(folder: Path) -> Path:
     rows = [f"{k},{math.exp(loss(k))},{math.exp(6.0)}" for k in STEPS]
     return written(folder / "p.csv", "\n".join(["iter,train_ppl,valid_perplexity", *rows]))
@@ -188,6 +207,8 @@ def our_own_export(folder: Path) -> Path:
         csv_of_lightning,
         state_of_a_trainer,
         events_in_two_folders,
+        events_of_add_scalars,
+        events_of_a_host_named_dev,
         perplexities,
         our_own_export,
     ],
@@ -244,6 +265,7 @@ def test_usual_names_are_understood(name: str, series: str) -> None:
         ("train_samples_per_second", "time or amount, not needed"),
         ("norm", "could be a norm of the gradients or of the weights"),
         ("clip", "could be a clip limit or a share of clipped steps"),
+        ("eval/train_loss", "could be of training or of validation"),
         ("router_z_loss", "could be a term of the loss or another loss"),
         ("temperature", "not a known name"),
     ],
@@ -326,6 +348,10 @@ def test_what_is_no_log_is_told(tmp_path: Path, name: str, content: bytes, words
 def test_a_folder_without_a_log_and_one_of_several_runs(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="neither a recorded run nor a log: give a run's folder"):
         read_log(tmp_path)
+    for name in ("a", "b"):
+        written(tmp_path / "board" / name / "events.out.tfevents.1.host", "")
+    with pytest.raises(RecordError, match=r"holds 2 runs \(a, b\): give the log of one of them"):
+        read_log(tmp_path / "board")
     for name in ("one", "two"):
         written(tmp_path / "logs" / name / "metrics.csv", "step,loss\n1,2\n")
         metric = tmp_path / "mlruns" / "0" / name / "metrics" / "loss"

@@ -15,6 +15,8 @@ from traindoctor.record.schema import Record, Series
 # ones; signs are symptoms, so a wrong one costs a sentence and no verdict.
 # Fewer points make no course.
 POINTS = 20
+# More points than this are taken together by their medians: jumps of fewer points than that are lost in them.
+MOST = 5000
 # Levels are medians of a tenth of the points.
 WINDOW = 10
 # A level differs from another one by so many standard errors of a median, and by so much of itself.
@@ -59,31 +61,34 @@ def loss_of(record: Record) -> Series | None:
 
 
 def _loss(record: Record) -> list[Sign]:
-    loss = loss_of(record)
-    if loss is None:
-        return [Sign("no-loss", "the log has no training loss")]
-    zeros = _zeros(record, loss)
-    if zeros is not None:
-        return [zeros]
-    broken = _not_finite(loss)
+    loss, held_out = loss_of(record), record.get("loss.eval")
+    if loss is not None:
+        zeros = _zeros(record, loss)
+        return [zeros] if zeros is not None else _curve(record, loss, "the loss")
+    missing = Sign("no-loss", "the log has no training loss")
+    return [missing, *([] if held_out is None else _curve(record, held_out, "the validation loss"))]
+
+
+def _curve(record: Record, series: Series, what: str) -> list[Sign]:
+    broken = _not_finite(series, what)
     if broken is not None and broken.grave:
         return [broken]
-    found = [] if broken is None else [broken]
-    return [*found, *_course(record, loss.finite())]
+    course = _course(record, series.finite(), what)
+    return course if broken is None else [broken, *course]
 
 
-def _not_finite(loss: Series) -> Sign | None:
+def _not_finite(loss: Series, what: str) -> Sign | None:
     bad = ~np.isfinite(loss.values)
     if not bad.any():
         return None
     if bad[-1]:
         ends = np.flatnonzero(~bad)
         since = int(loss.steps[ends[-1] + 1 if len(ends) else 0])
-        text = f"the loss is NaN or infinite from step {since} to the end (step {loss.steps[-1]})"
+        text = f"{what} is NaN or infinite from step {since} to the end (step {loss.steps[-1]})"
         return Sign("loss-not-finite", text, since, True)
     first, last = (int(loss.steps[k]) for k in (np.flatnonzero(bad)[0], np.flatnonzero(bad)[-1]))
     text = (
-        f"the loss is NaN or infinite at {bad.sum()} of {len(loss)} points (steps {first} to {last}) and finite "
+        f"{what} is NaN or infinite at {bad.sum()} of {len(loss)} points (steps {first} to {last}) and finite "
         "afterwards"
     )
     return Sign("loss-not-finite-once", text, first)
@@ -119,18 +124,20 @@ def _zeros(record: Record, loss: Series) -> Sign | None:
 class Shape:
     """A curve with its noise: medians over a tenth of the points, and the scatter of single points."""
 
+    what: str
     series: Series
     width: int
     levels: NDArray[np.float64]
     scatter: float
 
     @classmethod
-    def of(cls, series: Series) -> Shape:
+    def of(cls, series: Series, what: str) -> Shape:
+        series = _thinned(series)
         width = max(3, len(series) // WINDOW)
         levels = np.median(sliding_window_view(series.values, width), axis=1)
         # Second differences of independent points have six times their variance, whatever the trend is.
         scatter = 1.48 * float(np.median(np.abs(np.diff(series.values, n=2)))) / math.sqrt(6)
-        return cls(series, width, levels, scatter)
+        return cls(what, series, width, levels, scatter)
 
     @property
     def first(self) -> float:
@@ -152,11 +159,21 @@ class Shape:
         return int(self.series.steps[min(index + self.width // 2, len(self.series) - 1)])
 
 
-def _course(record: Record, loss: Series) -> list[Sign]:
+def _thinned(series: Series) -> Series:
+    """Medians of neighbours where there are more points than a course needs."""
+    each = -(-len(series) // MOST)
+    if each <= 1:
+        return series
+    whole = len(series) // each * each
+    values = np.median(series.values[:whole].reshape(-1, each), axis=1)
+    return Series(series.name, series.steps[:whole:each], values)
+
+
+def _course(record: Record, loss: Series, what: str) -> list[Sign]:
     if len(loss) < POINTS:
-        text = f"{len(loss)} points of the loss are too few to tell its course: {POINTS} are needed"
+        text = f"{len(loss)} points of {what} are too few to tell its course: {POINTS} are needed"
         return [Sign("loss-too-short", text)]
-    shape = Shape.of(loss)
+    shape = Shape.of(loss, what)
     whole = _swings(shape) or _turned(record, shape)  # a curve that swings may end on a top
     return [whole] if whole is not None else [*_jumps(shape), _calm(record, shape)]
 
@@ -168,9 +185,9 @@ def _turned(record: Record, shape: Shape) -> Sign | None:
     if last <= lowest + max(shape.differ(lowest), TURNED * abs(lowest)):
         return None
     if first - lowest <= shape.differ(first):
-        text = f"the loss rises: {first:.4g} at first, {last:.4g} at the end"
+        text = f"{shape.what} rises: {first:.4g} at first, {last:.4g} at the end"
         return Sign("loss-rising", text, int(shape.series.steps[0]), True)
-    text = f"the loss falls from {first:.4g} to {lowest:.4g} (step {shape.step(at)}) and rises to {last:.4g} at the end"
+    text = f"{shape.what} falls from {first:.4g} to {lowest:.4g} (step {shape.step(at)}) and rises to {last:.4g} at the end"
     return Sign("loss-turns", text + _warm_up(record), shape.step(at), last > first)
 
 
@@ -193,7 +210,7 @@ def _swings(shape: Shape) -> Sign | None:
     half = len(turns) // 2
     low, high = float(np.median(turns[:half])), float(np.median(turns[half:]))
     text = (
-        f"the loss swings up and down {len(turns)} times, between about {low:.3g} and {high:.3g}; it is at "
+        f"{shape.what} swings up and down {len(turns)} times, between about {low:.3g} and {high:.3g}; it is at "
         f"{shape.first:.4g} at first and at {shape.last:.4g} at the end"
     )
     return Sign("loss-swings", text)
@@ -231,7 +248,7 @@ def _jumps(shape: Shape) -> list[Sign]:
     worst = max(groups, key=lambda group: float(values[group].max()))
     top = int(worst[np.argmax(values[worst])])
     back = int(worst[-1]) + 1
-    text = f"the loss jumps from {base[top]:.4g} to {values[top]:.4g} at step {steps[top]}"
+    text = f"{shape.what} jumps from {base[top]:.4g} to {values[top]:.4g} at step {steps[top]}"
     if back < len(values):
         text += f" and is back by step {steps[back]}"
     if len(groups) > 1:
@@ -243,14 +260,14 @@ def _calm(record: Record, shape: Shape) -> Sign:
     first, last = shape.first, shape.last
     known, guess = _known_level(record, last)
     if first - last <= shape.differ(first):
-        text = f"the loss does not fall: {first:.4g} at first, {last:.4g} at the end{known}"
+        text = f"{shape.what} does not fall: {first:.4g} at first, {last:.4g} at the end{known}"
         return Sign("loss-flat", text, int(shape.series.steps[0]), guess)
     off = np.abs(shape.levels - last) > shape.differ(last)
     begin = int(np.flatnonzero(off)[-1]) + 1 if off.any() else 0
     if len(shape.levels) - begin >= PLATEAU * len(shape.series):
-        text = f"the loss falls from {first:.4g} to {last:.4g} by step {shape.step(begin)} and stays there{known}"
+        text = f"{shape.what} falls from {first:.4g} to {last:.4g} by step {shape.step(begin)} and stays there{known}"
         return Sign("loss-plateau", text, shape.step(begin), guess)
-    return Sign("loss-falls", f"the loss falls from {first:.4g} to {last:.4g}")
+    return Sign("loss-falls", f"{shape.what} falls from {first:.4g} to {last:.4g}")
 
 
 def _known_level(record: Record, level: float) -> tuple[str, bool]:

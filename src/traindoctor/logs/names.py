@@ -132,6 +132,8 @@ def understand(name: str) -> Column:
         return Column(name, own)
     words = plain(name).split("_")
     held_out = any(word in EVAL for word in words)
+    if held_out and any(word in TRAIN for word in words):
+        return Column(name, None, "could be of training or of validation")
     words = [word for word in words if word not in (*TRAIN, *EVAL)]
     base, by_epoch = "_".join(words), 0
     if len(words) > 1 and words[-1] in ("step", "epoch"):

@@ -295,10 +295,12 @@ def _tensorboard(path: Path) -> Table | None:
     for file in files:
         require_file(file)
     folders = sorted({file.parent for file in files})
-    # One run may write its splits into folders of their own, and Tensorboard's `add_scalars` a folder per curve.
-    splits = [folder for folder in folders if folder != path and _is_split(folder.name)]
-    runs = [folder for folder in folders if folder not in splits]
-    if len({*runs, *(folder.parent for folder in splits)}) > 1:
+    # One run may write its splits into folders of their own (`validation`, `loss_val` by add_scalars).
+    splits = {
+        folder: word for folder in folders if (word := _split(folder.name)) and folder != path
+    }
+    runs = {folder.parent if folder in splits else folder for folder in folders}
+    if len(folders) > 1 and len(runs) > 1:
         raise _several(path, [str(folder.relative_to(path)) for folder in folders])
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -308,7 +310,7 @@ def _tensorboard(path: Path) -> Table | None:
         ) from None
     rows: list[Row] = []
     for folder in folders:
-        lead = f"{folder.name}/" if folder in splits else ""
+        lead = f"{splits[folder]}/" if folder in splits and len(folders) > 1 else ""
         try:
             events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
             events.Reload()
@@ -324,6 +326,6 @@ def _tensorboard(path: Path) -> Table | None:
     return Table(rows, (), path)
 
 
-def _is_split(name: str) -> bool:
-    words = set(plain(name).split("_"))
-    return bool(words & {*TRAIN, *EVAL})
+def _split(name: str) -> str | None:
+    word = plain(name).split("_")[-1]
+    return word if word in (*TRAIN, *EVAL) else None

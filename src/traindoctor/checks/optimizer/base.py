@@ -264,6 +264,13 @@ class Progress:
         return self.last < 0.6 * self.first
 
     @property
+    def how_far(self) -> str:
+        """Of a run that learned: against what."""
+        if math.isfinite(self.below_unigram):
+            return "the loss fell well under the level of token frequencies"
+        return f"the loss fell from {self.first:.3g} to {self.last:.3g}"
+
+    @property
     def stuck(self) -> bool:
         """It neither breaks nor learns: on the level of frequencies, or hardly under its start."""
         if self.broke or self.learned:

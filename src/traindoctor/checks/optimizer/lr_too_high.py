@@ -44,7 +44,7 @@ def lr_too_high(record: Record) -> Outcome | None:
     result = record.exam(EXAM)
     if result is None:
         if reached is not None and reached.learned_well:
-            return lr_too_high.clear("the loss fell well under the level of token frequencies")
+            return lr_too_high.clear(reached.how_far)
         return lr_too_high.not_judged("the same run at a lower rate has not been tried", wants=EXAM)
     trial = Experiment.of(result)
     if trial is None:

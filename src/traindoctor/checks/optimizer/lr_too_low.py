@@ -69,7 +69,7 @@ def lr_too_low(record: Record) -> Outcome | None:
         if ratio_seen >= LONG_ENOUGH:
             return lr_too_low.clear(f"steps move the weights by {ratio_seen:.1g} of their norm")
         if reached is not None and reached.learned:
-            return lr_too_low.clear("the loss fell well under the level of token frequencies")
+            return lr_too_low.clear(reached.how_far)
         if (record.fact("optimizer.coverage") or {}).get("trained_before"):
             return lr_too_low.not_judged("the run starts from trained weights")
         if reached is None or not reached.finite:
