@@ -47,3 +47,14 @@ class ReplayError(TraindoctorError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, slug="no-replay")
+
+
+class GradcheckError(TraindoctorError, RuntimeError):
+    """A gradient that did not pass `gradcheck(..., raise_exception=True)`; `result` has the whole answer.
+
+    A RuntimeError, as the one that torch.autograd.gradcheck raises.
+    """
+
+    def __init__(self, message: str, *, result: object = None) -> None:
+        super().__init__(message, slug="wrong-gradient")
+        self.result = result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from traindoctor.errors import TraindoctorError
+from traindoctor.errors import GradcheckError, TraindoctorError
 from traindoctor.exams.adapter import Adapter
 from traindoctor.exams.gradcheck import gradcheck
+from traindoctor.numerics.gradcheck_result import GradcheckResult, InputResult
 
 
 class Planted(torch.autograd.Function):
@@ -213,7 +215,7 @@ def test_modules_are_tested_by_input_and_parameter() -> None:
 
 def test_a_reference_decides_without_differences() -> None:
     x, w = inputs(1, 4, 3, 5, torch.float32)
-    assert gradcheck(lambda x, w: (x @ w).exp(), (x, w), lambda x, w: torch.exp(x @ w)).ok
+    assert gradcheck(lambda x, w: (x @ w).exp(), (x, w), lambda x, w: torch.exp(x @ w))
     found = gradcheck(lambda x, w: (x @ w).exp(), (x, w), lambda x, w: 2 * torch.exp(x @ w))
     assert found.outcome == "wrong"
     assert found.inputs[0].factor == pytest.approx(0.5, rel=1e-4)
@@ -223,7 +225,7 @@ def test_numpy_code_through_an_adapter() -> None:
     right = Adapter(lambda x: np.tanh(x), lambda dy, x: dy * (1 - np.tanh(x) ** 2))
     wrong = Adapter(lambda x: np.tanh(x), lambda dy, x: dy * (1 - np.tanh(x)))
     x = torch.randn(7, dtype=torch.float64)
-    assert gradcheck(right, x).ok
+    assert gradcheck(right, x)
     assert gradcheck(wrong, x).outcome == "wrong"
 
 
@@ -242,3 +244,42 @@ def test_mistakes_of_use_are_told() -> None:
         gradcheck(lambda x: x, torch.arange(3))
     with pytest.raises(TraindoctorError, match="no gradient"):
         gradcheck(lambda x: x.detach(), torch.randn(3))
+
+
+def off_by(factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: Planted.apply(x, lambda g: factor * g).sin()
+
+
+@pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1.5, False), (-1.0, False)])
+def test_a_result_is_true_only_when_the_gradient_is_right(factor: float, right: bool) -> None:
+    x = torch.linspace(-1, 1, 12)
+    result = gradcheck(off_by(factor), x)
+    assert bool(result) == result.ok == right
+    if right:
+        assert gradcheck(off_by(factor), x, raise_exception=True)
+        return
+    with pytest.raises(GradcheckError) as raised:
+        gradcheck(off_by(factor), x, raise_exception=True)
+    assert isinstance(raised.value, RuntimeError)  # as torch's own
+    assert raised.value.result == result
+    assert str(raised.value) == str(result)
+
+
+def test_what_cannot_be_decided_is_not_right() -> None:
+    passed = InputResult("x", "pass", 0.0, 1e-6, "", None, "finite differences", "float32")
+    result = GradcheckResult((passed, replace(passed, name="w", outcome="undecided")))
+    assert not result
+    with pytest.raises(GradcheckError, match=r"^w: cannot be decided at this precision"):
+        result.require()
+    assert GradcheckResult((passed,))
+
+
+def test_a_gradient_that_differs_from_the_reference_raises_when_asked() -> None:
+    x = torch.randn(5, generator=torch.Generator().manual_seed(0))
+    assert gradcheck(torch.exp, x, torch.exp, raise_exception=True)
+    with pytest.raises(GradcheckError, match="WRONG"):
+        gradcheck(torch.exp, x, lambda x: 2 * torch.exp(x), raise_exception=True)
+
+
+def test_a_result_without_inputs_is_not_true() -> None:
+    assert not GradcheckResult(())

@@ -16,8 +16,8 @@ from traindoctor.diagnosis import diagnose
 from traindoctor.errors import TraindoctorError
 from traindoctor.integrations.board_beside import BoardBeside, require
 from traindoctor.integrations.boards import MEASURES, Mirror, follow, open_board
+from traindoctor.logs import read_log
 from traindoctor.record import RecordWriter, open_record
-from traindoctor.record.importers import read_log
 
 
 class Listener:
@@ -86,7 +86,7 @@ def test_what_a_board_was_told_is_imported_under_its_own_names(tmp_path: Path) -
     for name in mirrored:
         assert found[name].steps.tolist() == record[name].steps.tolist()
         assert found[name].values == pytest.approx(record[name].values, rel=1e-6, nan_ok=True)
-    assert found["log.loss"].values.tolist() == [100.0 + step for step in range(30)]
+    assert found["log.train_loss"].values.tolist() == [100.0 + step for step in range(30)]
     # Extremes over layers are no series of a record.
     others = set(found.names) - set(mirrored)
     assert others >= {"log.accuracy", "log.update_ratio_largest"}

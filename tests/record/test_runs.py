@@ -44,7 +44,12 @@ def test_agreement_counts_common_steps_bit_for_bit() -> None:
 
 
 def test_one_rank_has_nothing_to_compare() -> None:
-    assert comparable(make_record()) == ("clear", "the run has one rank")
+    watched = make_record(facts={"env": {"device": "cpu"}})
+    assert comparable(watched) == ("clear", "the run has one rank")
+
+
+def test_a_log_does_not_say_how_many_ranks_there_were() -> None:
+    assert comparable(make_record()) == ("not judged", "how many ranks the run had is not known")
 
 
 def test_a_missing_rank_is_not_judged() -> None:

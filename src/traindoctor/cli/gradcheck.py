@@ -38,7 +38,7 @@ def command(target: str, seed: int) -> int:
 
     result = gradcheck(*made, seed=seed)
     click.echo(str(result))
-    return {"pass": 0, "wrong": 1, "undecided": 3}[result.outcome]
+    return 0 if result else {"wrong": 1, "undecided": 3}[result.outcome]
 
 
 def _load(name: str) -> Any:

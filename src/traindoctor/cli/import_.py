@@ -11,19 +11,31 @@ import click
 @click.option(
     "-o", "--out", metavar="DIR", help="Folder of the run (default: a new one under runs/)."
 )
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Tokens of the model, to know the loss of a blind guess.",
+)
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
-def command(out: str | None, source: Path) -> int:
-    """Turn metrics of another tool into a record: a CSV or JSON-lines file, a trainer_state.json, a folder of
-    TensorBoard events. Then `traindoctor diagnose DIR` judges what the log can prove."""
+def command(out: str | None, vocab_size: int | None, source: Path) -> int:
+    """Turn the log of another tool into a record: whatever `traindoctor diagnose` reads, a file or a folder.
+    Then `traindoctor ui`, `report` and `diagnose` take the record as they take any run."""
     from traindoctor.capture.folders import new_folder
+    from traindoctor.cli.diagnose import columns, judged
     from traindoctor.errors import RecordError
+    from traindoctor.logs import read_log, write_log
     from traindoctor.plain_files import is_there
-    from traindoctor.record.importers import import_log, read_log
+    from traindoctor.report.json import as_dict
 
     if not is_there(source):
-        raise RecordError(f"there is nothing at {source}: give a log file or a TensorBoard folder")
-    record = read_log(source)  # before a folder is made for a log that cannot be read
-    folder = import_log(source, new_folder(source.stem, out))
-    steps = "1 step" if record.num_steps == 1 else f"{record.num_steps} steps"
+        raise RecordError(f"there is nothing at {source}: give a log file, or a folder of logs")
+    record = read_log(source, vocab_size=vocab_size)  # before a folder is made for it
+    diagnosis = judged(record)
+    record.facts["verdict"] = as_dict(diagnosis)
+    folder = write_log(record, new_folder(source.stem, out), source)
+    steps = "1 step" if diagnosis.steps == 1 else f"{diagnosis.steps} steps"
     click.echo(f"{steps}, {len(record.names)} series: {folder}")
+    for line in columns(record.facts["imported"]):
+        click.echo(line)
     return 0

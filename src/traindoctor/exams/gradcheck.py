@@ -2,7 +2,7 @@
 
     result = traindoctor.gradcheck(MyFunction.apply, (x, w))
     print(result)            # per input: pass, wrong, or cannot be decided at this precision
-    assert result.ok
+    assert result            # true only if every gradient is right
 
 A C or CUDA library is tested through a small adapter: see exams/adapter.py and examples/gradcheck_ctypes.py.
 """
@@ -37,8 +37,13 @@ def gradcheck(
     kwargs: Mapping[str, Any] | None = None,
     seed: int = 0,
     patterns: bool = True,
+    raise_exception: bool = False,
 ) -> GradcheckResult:
     """Per floating input (and parameter of a module): is its gradient the derivative of the function?
+
+    The result is true only where every gradient is right, as torch.autograd.gradcheck's is. With `raise_exception` a
+    gradient that is wrong, or that cannot be decided, raises a GradcheckError; torch's own has that switched on by
+    default, here the result says which input is wrong and how.
 
     float32 functions are tested in float64 too where they accept it. A `reference` with the same signature is
     compared with as well; it may be differentiable torch code. `patterns` looks for where a wrong gradient is wrong,
@@ -50,9 +55,12 @@ def gradcheck(
             "gradcheck needs at least one floating tensor among the inputs to differentiate by; none was given"
         )
     problem = Problem(fn, values, dict(kwargs or {}), seed)
-    if reference is not None:
-        return GradcheckResult(tuple(problem.against(reference)))
-    return GradcheckResult(tuple(problem.by_differences(patterns)))
+    by_reference = reference is not None
+    found = problem.against(reference) if by_reference else problem.by_differences(patterns)
+    result = GradcheckResult(tuple(found))
+    if raise_exception:
+        result.require()
+    return result
 
 
 class Problem:

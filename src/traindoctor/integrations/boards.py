@@ -20,8 +20,8 @@ import numpy as np
 
 from traindoctor.diagnosis import Diagnosis
 from traindoctor.errors import TraindoctorError
+from traindoctor.logs import OUR_TAG
 from traindoctor.record import Record, StoredRecord
-from traindoctor.record.importers import OUR_TAG
 from traindoctor.report import markdown
 from traindoctor.report.downsample import RATIO, layer_names, layer_rows
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from traindoctor.errors import GradcheckError
+
 Outcome = Literal["pass", "wrong", "undecided"]
 WORDS = {
     "pass": "pass",
@@ -37,7 +39,8 @@ class InputResult:
 
 @dataclass(frozen=True)
 class GradcheckResult:
-    """`ok` when every input passed."""
+    """True where every gradient passed, and only then: `assert gradcheck(f, x)` fails on one that is wrong and on
+    one that cannot be decided."""
 
     inputs: tuple[InputResult, ...]
 
@@ -51,6 +54,16 @@ class GradcheckResult:
     @property
     def ok(self) -> bool:
         return self.outcome == "pass"
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def require(self) -> None:
+        """Raises a GradcheckError that says which gradients did not pass, and how."""
+        if not self:
+            failed = [str(one) for one in self.inputs if one.outcome != "pass"]
+            text = "; ".join(failed) or "there was no gradient to test"
+            raise GradcheckError(text, result=self)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.inputs))

@@ -46,11 +46,14 @@ def agreement(record: Record, name: str) -> Agreement:
 
 def comparable(record: Record) -> tuple[str, str] | None:
     """None where ranks can be compared; else ("clear" or "not judged", why they cannot)."""
-    facts = record.fact("ranks") or {}
-    world = int(facts.get("world", 1))
     if len(record.ranks) < 2:
+        facts = record.fact("ranks")
+        world = int((facts or {}).get("world", 1))
         if world > 1:
             return "not judged", f"of {world} ranks only one record is here"
+        # A process that is watched says where it runs, and with several ranks that as well. A log says neither.
+        if facts is None and record.fact("env") is None:
+            return "not judged", "how many ranks the run had is not known"
         return "clear", "the run has one rank"
     if any((rank.fact("ranks") or {}).get("sharded") for rank in record.ranks):
         return "not judged", "the parameters are sharded over the ranks"

@@ -210,7 +210,8 @@ def test_a_run_that_breaks_at_once_is_known_by_its_weights() -> None:
 
 def test_a_norm_that_was_measured_with_an_update_counts_as_well() -> None:
     steps = {"loss.root": [4.4, 4.3, 30.0, float("nan")], "grad.norm": [6.4, 1.1, 1.6, 1.5]}
-    assert isinstance(gradients_exploding(make_record(steps)), Clear)
+    # The run broke, and the norms that were taken do not say how: nothing is ruled out.
+    assert isinstance(gradients_exploding(make_record(steps)), NotJudged)
     seen = make_record({**steps, "grad.norm_at_step": [6.4, 1.1, 1.6, 1.5, 2.3e3]})
     assert isinstance(gradients_exploding(seen), Finding)
 

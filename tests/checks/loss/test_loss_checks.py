@@ -306,7 +306,9 @@ def test_other_ops_blown_up_weights_and_finite_runs_are_silent() -> None:
     assert isinstance(unstable_softmax(broke("log", chain=["add"])), Clear)
     assert isinstance(unstable_softmax(broke("exp", weight=3e14)), Clear)
     assert isinstance(unstable_softmax(broke("exp", dtype="float16")), Clear)
-    assert isinstance(unstable_softmax(make_record({"loss.root": FALLING})), Clear)
+    finite = {"loss.root": FALLING, "grad.norm": [1.0] * len(FALLING)}
+    assert isinstance(unstable_softmax(make_record(finite)), Clear)
+    assert isinstance(unstable_softmax(make_record({"loss.root": FALLING})), NotJudged)
 
 
 def test_a_run_that_broke_asks_for_the_exam() -> None:

@@ -53,7 +53,9 @@ def test_what_had_blown_up_before_is_no_op() -> None:
     assert isinstance(nan_from_op(broke("exp")), Clear)
     swollen = [{"smallest": 1.0, "min": -1e23, "max": 1e23}]
     assert isinstance(nan_from_op(broke("matmul", inputs=swollen)), Clear)
-    assert isinstance(nan_from_op(make_record({"loss.root": [4.0, 3.0]})), Clear)
+    finite = {"loss.root": [4.0, 3.0], "grad.norm": [1.0, 1.0]}
+    assert isinstance(nan_from_op(make_record(finite)), Clear)
+    assert isinstance(nan_from_op(make_record({"loss.root": [4.0, 3.0]})), NotJudged)
 
 
 def test_a_broken_run_asks() -> None:
@@ -130,7 +132,8 @@ def test_an_infinity_that_is_swallowed_again() -> None:
     assert isinstance(found, Finding)
     assert (found.line, found.where) == ("train.py:18", "norm")
     exams["half_gradients"]["overflow"] = None
-    assert isinstance(fp16_overflow(make_record({"loss.root": [4.0] * 4}, exams=exams)), Clear)
+    finite = {"loss.root": [4.0] * 4, "grad.norm": [1.0] * 4}
+    assert isinstance(fp16_overflow(make_record(finite, exams=exams)), Clear)
 
 
 def test_float32_bfloat16_and_a_right_scale_are_silent() -> None:

@@ -67,7 +67,7 @@ def test_silent_on_a_cosine_to_zero() -> None:
 
 
 def test_silent_on_a_gentle_second_stage() -> None:
-    staged = make_record({"optim.lr": [3e-3] * 100 + [1e-6] * 100, "loss.token": FLAT[:200]})
+    staged = record([3e-3] * 100 + [1e-6] * 100)
     steps = np.array([0, 100])
     staged._series["optim.objects"] = Series("optim.objects", steps, np.array([1.0, 2.0]))
     assert isinstance(lr_schedule_wrong(staged), Clear)

@@ -63,6 +63,11 @@ def gradients_exploding(record: Record) -> Outcome | None:
     broke = not_finite_from(record)
     # Many steps, or the last ones before the end: a spike that passes is no explosion.
     lasting = len(grown) >= 0.1 * len(finite) or (broke is not None and len(grown) > 0)
+    if not len(grown) and broke is not None and crash_of(record) is None:
+        # Norms that are taken at some steps only say nothing of the steps between the last finite one and the end.
+        return gradients_exploding.not_judged(
+            f"the run broke at step {broke}, and the norms before it do not tell how"
+        )
     if not len(grown) or not lasting:
         return gradients_exploding.clear(
             f"largest norm {float(finite.values.max()):.3g}, {early:.3g} at first"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from traindoctor.checks.optimizer.base import groups_of, loss_of
+from traindoctor.checks.optimizer.base import groups_of, is_log, loss_of
 from traindoctor.record import ExamResult, Record
 
 # Their step does not change when all gradients are multiplied by one number.
@@ -38,6 +38,19 @@ def not_finite_from(record: Record) -> int | None:
             bad = found.where(lambda values: ~np.isfinite(values))
             steps += [int(bad.steps[0])] if len(bad) else []
     return min(steps, default=None)
+
+
+def not_known_finite(record: Record) -> str | None:
+    """Why it is not known that loss and gradients stayed finite, where nothing that is not was seen; None: it is known.
+
+    Neither tells for the other (a gradient overflows behind a finite loss), and a log tells neither: it has some of the
+    steps, and of the loss a mean that NaN may be left out of, as the Hugging Face Trainer does.
+    """
+    if is_log(record):
+        return "a log does not have the loss and the gradients of every step"
+    if any(s is None or not len(s) for s in (loss_of(record), record.get("grad.norm"))):
+        return "loss and gradients were not both measured"
+    return None
 
 
 def calm(record: Record, crash: Mapping[str, Any]) -> bool:

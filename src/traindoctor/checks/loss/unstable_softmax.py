@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.loss.base import asked, calm, crash_of, not_finite_from, place
+from traindoctor.checks.loss.base import (
+    asked,
+    calm,
+    crash_of,
+    not_finite_from,
+    not_known_finite,
+    place,
+)
 from traindoctor.record import Record
 
 EXPONENTIALS = frozenset({"exp", "exp_", "expm1", "exp2", "cosh", "sinh"})
@@ -44,8 +51,8 @@ def unstable_softmax(record: Record) -> Outcome | None:
     """
     broke = not_finite_from(record)
     if broke is None:
-        if record.num_steps == 0:
-            return unstable_softmax.not_judged("no step was seen")
+        if (unknown := not_known_finite(record)) is not None:
+            return unstable_softmax.not_judged(unknown)
         return unstable_softmax.clear("loss and gradients stayed finite")
     if not asked(record):
         return unstable_softmax.not_judged("the run broke", wants="first_nonfinite")

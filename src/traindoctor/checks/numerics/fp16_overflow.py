@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from traindoctor.checks.base import Finding, Outcome, check, evidence
-from traindoctor.checks.loss.base import asked, crash_of, not_finite_from, place
+from traindoctor.checks.loss.base import asked, crash_of, not_finite_from, not_known_finite, place
 from traindoctor.record import ExamResult, Record
 
 # GradScaler finds its level within the first steps and then skips one step in a thousand.
@@ -77,8 +77,8 @@ def fp16_overflow(record: Record) -> Outcome | None:
             )
         return fp16_overflow.clear(f"{share:.1%} of the steps skipped by the scaler")
     if not_finite_from(record) is None:
-        if record.num_steps == 0:
-            return fp16_overflow.not_judged("no step was seen")
+        if (unknown := not_known_finite(record)) is not None:
+            return fp16_overflow.not_judged(unknown)
         return fp16_overflow.clear("loss and gradients stayed finite")
     if not asked(record):
         return fp16_overflow.not_judged("the run broke", wants="first_nonfinite")

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.loss.base import asked, calm, crash_of, not_finite_from, place
+from traindoctor.checks.loss.base import (
+    asked,
+    calm,
+    crash_of,
+    not_finite_from,
+    not_known_finite,
+    place,
+)
 from traindoctor.record import Record
 
 # The exponential of a softmax by hand has a cause of its own.
@@ -37,8 +44,8 @@ def nan_from_op(record: Record) -> Outcome | None:
     """
     broke = not_finite_from(record)
     if broke is None:
-        if record.num_steps == 0:
-            return nan_from_op.not_judged("no step was seen")
+        if (unknown := not_known_finite(record)) is not None:
+            return nan_from_op.not_judged(unknown)
         return nan_from_op.clear("loss and gradients stayed finite")
     exam = record.exam("first_nonfinite")
     if exam is None or not asked(record):

@@ -39,6 +39,8 @@ def adam_settings_bad(record: Record) -> Outcome | None:
     ## When it stays silent
     Betas and eps of published recipes, and unusual ones with which the run is no worse.
     """
+    if record.fact("optimizer.groups") is None:
+        return adam_settings_bad.not_judged("the optimizer's settings are not known")
     groups = [g for g in groups_of(record) if g.get("betas") is not None and "eps" in g]
     if not groups:
         return adam_settings_bad.clear("no optimizer with betas is in use")

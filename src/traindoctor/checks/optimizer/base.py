@@ -264,6 +264,13 @@ class Progress:
         return self.last < 0.6 * self.first
 
     @property
+    def how_far(self) -> str:
+        """Of a run that learned: against what."""
+        if math.isfinite(self.below_unigram):
+            return "the loss fell well under the level of token frequencies"
+        return f"the loss fell from {self.first:.3g} to {self.last:.3g}"
+
+    @property
     def stuck(self) -> bool:
         """It neither breaks nor learns: on the level of frequencies, or hardly under its start."""
         if self.broke or self.learned:
@@ -285,6 +292,11 @@ def warms_up(record: Record) -> bool:
     rate = record["optim.lr"].finite()
     early = rate.values[: max(2, len(rate) // 2)]
     return len(rate) > 0 and bool(rate.first < FULL_RATE * float(early.max()))
+
+
+def is_log(record: Record) -> bool:
+    """Another tool's log: nothing in it can be run again, so a course of the loss is all that it can show."""
+    return record.fact("imported") is not None
 
 
 def first_norm(record: Record) -> float:

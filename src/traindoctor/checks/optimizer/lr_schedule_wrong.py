@@ -63,7 +63,10 @@ def lr_schedule_wrong(record: Record) -> Outcome | None:
         found = judge(record, trace, schedules)
         if found is not None:
             return found
-    return _dead(record, trace, schedules)
+    dead = _dead(record, trace, schedules)
+    if dead is None and record.fact("optimizer.groups") is None:
+        return lr_schedule_wrong.not_judged("which course was meant is not known")
+    return dead
 
 
 def _other_optimizer(

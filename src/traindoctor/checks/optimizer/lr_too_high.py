@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.optimizer.base import Experiment, first_norm, progress, warms_up
+from traindoctor.checks.optimizer.base import Experiment, first_norm, is_log, progress, warms_up
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
@@ -38,11 +38,13 @@ def lr_too_high(record: Record) -> Outcome | None:
     one does. A line search along one update does not decide this: its best length is 1 in
     runs that blow up and 0.1 in healthy ones.
     """
+    if is_log(record):
+        return lr_too_high.not_judged("a log cannot be run again at another rate")
     reached = progress(record)
     result = record.exam(EXAM)
     if result is None:
         if reached is not None and reached.learned_well:
-            return lr_too_high.clear("the loss fell well under the level of token frequencies")
+            return lr_too_high.clear(reached.how_far)
         return lr_too_high.not_judged("the same run at a lower rate has not been tried", wants=EXAM)
     trial = Experiment.of(result)
     if trial is None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.optimizer.base import Experiment, progress, rate_trace
+from traindoctor.checks.optimizer.base import Experiment, is_log, progress, rate_trace
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_up"
@@ -50,6 +50,8 @@ def lr_too_low(record: Record) -> Outcome | None:
     While the rate still rises, at the end of a decay that a run has learned under, when the run starts from trained weights (small steps are
     customary there), and when a higher rate gains only a few times as much: a short step is not a wrong step.
     """
+    if is_log(record):
+        return lr_too_low.not_judged("a log cannot be run again at another rate")
     trace = rate_trace(record)
     if trace is None:
         return lr_too_low.not_judged("the learning rate is not known")
@@ -67,7 +69,7 @@ def lr_too_low(record: Record) -> Outcome | None:
         if ratio_seen >= LONG_ENOUGH:
             return lr_too_low.clear(f"steps move the weights by {ratio_seen:.1g} of their norm")
         if reached is not None and reached.learned:
-            return lr_too_low.clear("the loss fell well under the level of token frequencies")
+            return lr_too_low.clear(reached.how_far)
         if (record.fact("optimizer.coverage") or {}).get("trained_before"):
             return lr_too_low.not_judged("the run starts from trained weights")
         if reached is None or not reached.finite:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import Outcome, check
-from traindoctor.checks.optimizer.base import Experiment, progress, warms_up
+from traindoctor.checks.optimizer.base import Experiment, is_log, progress, warms_up
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
@@ -30,6 +30,8 @@ def no_warmup(record: Record) -> Outcome | None:
     """
     if warms_up(record):
         return no_warmup.clear("the rate rises from its first step on")
+    if is_log(record):
+        return no_warmup.not_judged("a log cannot be run again at another rate")
     reached = progress(record)
     result = record.exam(EXAM)
     trial = Experiment.of(result)

@@ -32,7 +32,7 @@ def optimizer_holds_stale_params(record: Record) -> Outcome | None:
     """
     coverage = record.fact("optimizer.coverage")
     if not coverage:
-        return optimizer_holds_stale_params.not_judged("no optimizer of torch has stepped")
+        return optimizer_holds_stale_params.not_judged("no optimizer of torch was seen to step")
     if coverage["looks"] < LOOKS:
         return optimizer_holds_stale_params.not_judged("too few steps have been looked at")
     stale, missing = coverage["stale"], coverage["missing"]

@@ -45,7 +45,7 @@ def optimizer_never_steps(record: Record) -> Outcome | None:
         return thrown
     steps = int(record.fact("run.steps", 0) or 0)
     stepping = record.fact("optimizer.stepping") or {}
-    if steps or record.has("optim.lr"):
+    if steps or record.fact("optimizer.groups"):
         return optimizer_never_steps.clear("the optimizer steps")
     backwards = max(int(record.fact("run.backwards", 0) or 0), int(stepping.get("backwards", 0)))
     if backwards < BACKWARDS:

@@ -27,7 +27,7 @@ def params_not_in_optimizer(record: Record) -> Outcome | None:
     """
     coverage = record.fact("optimizer.coverage")
     if not coverage:
-        return params_not_in_optimizer.not_judged("no optimizer of torch has stepped")
+        return params_not_in_optimizer.not_judged("no optimizer of torch was seen to step")
     missing = [one for one in coverage["missing"] if one["looks_with_gradient"] >= LOOKS]
     if not missing:
         if coverage["looks"] < LOOKS:

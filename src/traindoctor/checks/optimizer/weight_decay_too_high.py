@@ -32,7 +32,7 @@ def weight_decay_too_high(record: Record) -> Outcome | None:
     Decay that is as strong as the gradient late in a run, as long as the run is no worse for it.
     """
     if not record.fact("optimizer.groups"):
-        return weight_decay_too_high.not_judged("no optimizer of torch has stepped")
+        return weight_decay_too_high.not_judged("no optimizer of torch was seen to step")
     setting, hand = by_setting(record), by_hand(record)
     pulls = [pull for pull in (setting, hand) if isinstance(pull, Pull)]
     unknown = next((pull for pull in (setting, hand) if isinstance(pull, NotJudged)), None)
