@@ -34,7 +34,9 @@ def leak(record: Record) -> Outcome | None:
     assert result is not None
     if result.values["moved"] == 0:
         return None
-    return leak.finding(evidence("moved", result.values["moved"], 0.0, noise=1e-6), since_step=0)
+    return leak.finding(
+        evidence("moved", result.values["moved"], 0.0, noise=1e-6), grade="exact", since_step=0
+    )
 
 
 @check(code="TST002", slug="position-missing", title="Asks again and again")
@@ -205,7 +207,9 @@ def test_what_is_settled_costs_the_script_no_more(clinic: Clinic, watch: Watch) 
 def test_what_could_explain_the_cause_is_still_asked(clinic: Clinic, watch: Watch) -> None:
     @check(code="TST003", slug="gradient-not-flowing", title="No gradient", wants=["flow"])
     def flows(record: Record) -> Outcome | None:
-        return flows.finding(evidence("gradient", 0.0, 1.0, noise=1e-6), since_step=0)
+        return flows.finding(
+            evidence("gradient", 0.0, 1.0, noise=1e-6), grade="exact", since_step=0
+        )
 
     @check(code="TST004", slug="dead-activations", title="Never fires")
     def dead(record: Record) -> Outcome:

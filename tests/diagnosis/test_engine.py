@@ -19,7 +19,9 @@ def sick(record: Record) -> Finding | None:
     """
     if record["loss.root"].last < 5:
         return None
-    return sick.finding(evidence("loss", record["loss.root"].last, 1.0, noise=0.1, step=2))
+    return sick.finding(
+        evidence("loss", record["loss.root"].last, 1.0, noise=0.1, step=2), grade="exact"
+    )
 
 
 @check(code="TST002", slug="lr-too-low", title="A broken check")
@@ -64,8 +66,8 @@ def test_the_exam_that_decides_most_for_its_cost_comes_first() -> None:
 
 
 def test_a_finding_may_ask_for_the_exam_that_would_place_it() -> None:
-    found = sick.finding(evidence("loss", 9.0), wants="guilty_module")
-    [wish] = wanted([found, sick.finding(evidence("loss", 9.0))])
+    found = sick.finding(evidence("loss", 9.0), grade="exact", wants="guilty_module")
+    [wish] = wanted([found, sick.finding(evidence("loss", 9.0), grade="exact")])
     assert (wish.exam, wish.causes) == ("guilty_module", ("double-softmax",))
 
 

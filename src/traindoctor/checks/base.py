@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from traindoctor.checks.laws import LAWS
 from traindoctor.checks.series_words import said
+from traindoctor.checks.undecided import UNDECIDED
 from traindoctor.record import Record, Series
 
 # How the evidence was got, from the surest to the weakest. DESIGN.md's order of instruments.
@@ -37,6 +38,7 @@ CONFIDENCE: dict[Grade, tuple[float, float]] = {
     "statistic": (0.5, 0.85),  # a number against its distribution in healthy runs
     "curve": (0.2, 0.45),  # the shape of a curve alone
 }
+STATUSES: tuple[Status, ...] = ("confirmed", "likely", "possible")
 STATUS: dict[Grade, Status] = {
     "exact": "confirmed",
     "experiment": "confirmed",
@@ -111,6 +113,8 @@ class Finding:
     line: str | None = None  # "train.py:54", where the script's line is known
     wants: str | None = None
     """The exam that would confirm, refute or place it: it is named all the same where there is no time for that."""
+    undecided: str | None = None
+    """Why a likely finding is not confirmed."""
 
     @property
     def proof(self) -> Proof:
@@ -203,7 +207,7 @@ class Check:
     def finding(
         self,
         *items: Evidence,
-        grade: Grade = "exact",
+        grade: Grade,
         summary: str | None = None,
         remedy: str | None = None,
         where: str | None = None,
@@ -212,13 +216,21 @@ class Check:
         status: Status | None = None,
         wants: str | None = None,
     ) -> Finding:
-        """Status and confidence follow from the grade; `status` may only weaken it."""
+        """Status and confidence follow from the grade; `status` may only weaken it.
+
+        Grades are never taken for granted: a law or a cure confirms, a number alone is likely where it is known why
+        nothing decided it, and possible otherwise.
+        """
+        undecided = UNDECIDED.get(self.slug) if grade == "statistic" else None
+        best = "possible" if grade == "statistic" and undecided is None else STATUS[grade]
+        if status is None or STATUSES.index(status) < STATUSES.index(best):
+            status = best
         steps = [item.step for item in items if item.step is not None]
         return Finding(
             cause=self.slug,
             code=self.code,
             grade=grade,
-            status=status or STATUS[grade],
+            status=status,
             confidence=confidence(grade, items),
             summary=summary or self.title,
             evidence=items,
@@ -227,6 +239,7 @@ class Check:
             since_step=since_step if since_step is not None else min(steps, default=None),
             line=line,
             wants=wants,
+            undecided=undecided if status == "likely" else None,
         )
 
     def clear(self, by: str | None = None) -> Clear:
@@ -239,6 +252,34 @@ class Check:
 
     def not_applicable(self, reason: str) -> NotApplicable:
         return NotApplicable(self.slug, reason)
+
+
+# By then every look at a run has been made more than once.
+ENOUGH_LOOKS = 12
+
+
+def watched(record: Record) -> bool:
+    """A process was watched, not a log read: what it never showed, it does not have."""
+    return record.fact("env") is not None
+
+
+def not_comparable(check: Check, kind: str, reason: str) -> Outcome:
+    """Ranks that cannot be compared: there is only one, or not all are known."""
+    return check.not_applicable(reason) if kind == "clear" else check.not_judged(reason)
+
+
+def without_optimizer(check: Check, record: Record) -> Outcome:
+    """No optimizer of torch has stepped."""
+    if watched(record) and record.num_steps >= ENOUGH_LOOKS:
+        return check.not_applicable("the script updates its weights without an optimizer of torch")
+    return check.not_judged("no optimizer of torch was seen to step", why="not-measured")
+
+
+def without_text(check: Check, record: Record) -> Outcome:
+    """No text was written while the run was watched."""
+    if watched(record):
+        return check.not_applicable("the run writes no text")
+    return check.not_judged("whether the run writes text is not known", why="not-measured")
 
 
 def worth_asking(record: Record, exam: str) -> bool:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from traindoctor.checks.base import (
+    STATUSES,
     Clear,
     Finding,
     Grade,
     NotApplicable,
     NotJudged,
     Outcome,
-    Status,
 )
 from traindoctor.diagnosis.rules import EXPLAINS, consequences
 from traindoctor.diagnosis.symptoms import Symptom
@@ -21,7 +21,6 @@ from traindoctor.diagnosis.symptoms import Symptom
 Verdict = Literal["healthy", "sick", "inconclusive", "running"]
 
 GRADES: tuple[Grade, ...] = ("exact", "experiment", "statistic", "curve")
-STATUSES: tuple[Status, ...] = ("confirmed", "likely", "possible")
 # These waste time or memory while the model learns: advice, never a disease.
 COSTS_ONLY_TIME = frozenset(
     {"input-pipeline-bound", "python-loop-per-example", "sync-every-step", "memory-leak"}

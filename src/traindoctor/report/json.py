@@ -73,6 +73,7 @@ def _finding(found: Finding) -> dict[str, Any]:
         "status": found.status,
         "proof": found.proof,
         "law": found.law,
+        "undecided": found.undecided,
         "confidence": found.confidence,
         "where": found.where,
         "line": found.line,

@@ -43,6 +43,10 @@ def _cause(cause: Cause) -> list[str]:
     lines += [f"{found.summary.rstrip('.')}.", ""]
     facts = [("Since step", found.since_step), ("Where", place(found))]
     lines += [f"- {name}: {value}" for name, value in facts if value is not None]
+    if found.law:
+        lines.append(f"- Broken law: {found.law}")
+    if found.undecided:
+        lines.append(f"- Not proven: {found.undecided}")
     if cause.explained_by:
         lines.append(f"- Follows from: {', '.join(cause.explained_by)}")
     if cause.consequences:

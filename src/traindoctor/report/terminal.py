@@ -71,6 +71,10 @@ def _cause(cause: Cause, width: int, count: int | None) -> list[str]:
     where = place(found)
     if where:
         lines += _field("where", where, width)
+    if found.law:
+        lines += _field("law", f"broken: {found.law}", width)
+    if found.undecided:
+        lines += _field("unproven", found.undecided, width)
     for item in found.evidence[:MAX_EVIDENCE]:
         lines += _field("proof", proof(item), width)
     lines += _field("change", found.remedy, width)

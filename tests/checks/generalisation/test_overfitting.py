@@ -28,7 +28,8 @@ def test_fires_when_held_out_turns_while_training_goes_on() -> None:
     found = overfitting(record(falling(), turned))
     assert isinstance(found, Finding)
     assert found.since_step == 79
-    assert found.status == "confirmed"
+    assert found.status == "likely"
+    assert found.undecided
 
 
 def test_silent_while_both_fall() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
+from traindoctor.checks.base import Clear, Finding, NotApplicable, NotJudged, Outcome
 from traindoctor.checks.generation.greedy_repetition import greedy_repetition
 from traindoctor.record import make_record
 
@@ -26,3 +26,5 @@ def test_silent_when_sampling_when_data_loop_and_when_nothing_loops() -> None:
 
 def test_runs_that_write_no_text_are_not_judged() -> None:
     assert isinstance(greedy_repetition(make_record()), NotJudged)
+    watched = make_record(facts={"env": {"device": "cpu"}})
+    assert isinstance(greedy_repetition(watched), NotApplicable)

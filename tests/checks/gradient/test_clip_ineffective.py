@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.base import Clear, Finding, NotApplicable, NotJudged
 from traindoctor.checks.gradient.clip_ineffective import clip_ineffective
 from traindoctor.record import Record, make_record
 
@@ -46,6 +46,6 @@ def test_silent_on_clipping_of_some_parts() -> None:
     assert isinstance(clip_ineffective(record(6.0, coverage=0.5)), Clear)
 
 
-def test_a_script_that_does_not_clip_is_clear() -> None:
-    assert isinstance(clip_ineffective(make_record({"clip.calls": [0.0] * 20})), Clear)
+def test_a_script_that_does_not_clip_cannot_have_it() -> None:
+    assert isinstance(clip_ineffective(make_record({"clip.calls": [0.0] * 20})), NotApplicable)
     assert isinstance(clip_ineffective(make_record()), NotJudged)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.base import Clear, Finding, NotApplicable, NotJudged
 from traindoctor.checks.gradient.clip_ineffective import clip_ineffective
 from traindoctor.checks.gradient.clip_too_tight import EXAM, clip_too_tight
 from traindoctor.checks.model.init_too_large import init_too_large
@@ -86,7 +86,7 @@ def test_clipping_by_hand_is_judged_like_torchs() -> None:
     assert isinstance(rows, Finding)
     assert "row" in rows.summary
     assert isinstance(clip_too_tight(record(2.2, NAN, arrival("clip", 1.0))), Clear)
-    assert isinstance(clip_too_tight(record(2.2, NAN, arrival(None, NAN))), Clear)
+    assert isinstance(clip_too_tight(record(2.2, NAN, arrival(None, NAN))), NotApplicable)
     asked = clip_too_tight(record(2.2, NAN))
     assert isinstance(asked, NotJudged)
     assert asked.wants == "gradient_arrival"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.base import Clear, Finding, NotApplicable, NotJudged
 from traindoctor.checks.gradient import (
     backward_incorrect,
     gradient_not_flowing,
@@ -238,7 +238,7 @@ def test_a_gradient_that_fades_towards_the_input() -> None:
     assert isinstance(gradients_vanishing(stack(1e-7, falling)), Clear)
     assert isinstance(gradients_vanishing(stack(0.1, flat)), Clear)
     alone = make_record(layers={"grad.rms": {"head.weight": [1.0]}})
-    assert isinstance(gradients_vanishing(alone), NotJudged)
+    assert isinstance(gradients_vanishing(alone), NotApplicable)
 
 
 def test_gradients_that_are_huge_in_the_untrained_model_explode() -> None:

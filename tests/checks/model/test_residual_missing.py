@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
+from traindoctor.checks.base import Clear, Finding, NotApplicable, NotJudged, Outcome
 from traindoctor.checks.model.residual_missing import residual_missing
 from traindoctor.record import make_record
 
@@ -47,7 +47,7 @@ def test_fires_when_only_the_mlp_lacks_it() -> None:
 def test_silent_on_sound_stacks_pooling_and_single_attentions() -> None:
     assert isinstance(judge(), Clear)
     assert isinstance(judge(attentions=3), Clear)  # a pooling attention without one
-    assert isinstance(judge(attentions=1, attentions_bypassed=0), Clear)
+    assert isinstance(judge(attentions=1, attentions_bypassed=0), NotApplicable)
     zero_branch = [{"through": 0.0, "around": 1.0, "module": "b", "line": None}] * 4
     assert isinstance(judge(summands=zero_branch), Clear)  # ReZero at its first step
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from traindoctor.checks.base import Clear, Finding, NotJudged
+from traindoctor.checks.base import Clear, Finding, NotApplicable, NotJudged
 from traindoctor.checks.speed.sync_every_step import sync_every_step
 from traindoctor.record import Record, make_record
 
@@ -27,7 +27,7 @@ def test_silent_when_nothing_is_read() -> None:
 
 
 def test_on_a_cpu_the_cause_does_not_exist() -> None:
-    assert isinstance(sync_every_step(record_of(5, 0.04, device="cpu")), Clear)
+    assert isinstance(sync_every_step(record_of(5, 0.04, device="cpu")), NotApplicable)
 
 
 def test_reads_alone_name_nothing() -> None:

@@ -55,6 +55,7 @@ def batch_not_changing(record: Record) -> Outcome | None:
             ),
             evidence("steps", float(steps)),
             since_step=int(rowset.steps[0]),
+            grade="exact",
         )
     different = len(np.unique(rowset.values))
     if different <= FEW and steps >= ROUNDS * different and available and available > 2 * different:
@@ -62,6 +63,7 @@ def batch_not_changing(record: Record) -> Outcome | None:
             evidence("different batches", float(different), float(available)),
             evidence("steps", float(steps)),
             summary=f"The same {different} batches come again and again; the loader has {available}",
+            grade="exact",
         )
     if different <= FEW and steps >= ROUNDS * different and seeded_again(record, different):
         return batch_not_changing.finding(
@@ -72,6 +74,7 @@ def batch_not_changing(record: Record) -> Outcome | None:
             remedy="Seed once, before the loop. Give an evaluation that must be repeatable a generator of its own "
             "(`torch.Generator().manual_seed(0)`).",
             since_step=0,
+            grade="exact",
         )
     return batch_not_changing.clear(f"{different} different batches in {steps} steps")
 
@@ -92,6 +95,7 @@ def held_batch(steps: int, times: float | None) -> Outcome:
         summary=f"Every step trains on the same tensors, while the script holds {times:.0f} times as much of such data",
         remedy="Draw a new batch inside the loop.",
         since_step=0,
+        grade="exact",
     )
 
 

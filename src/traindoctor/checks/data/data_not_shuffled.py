@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import ENOUGH_LOOKS, Outcome, check, evidence, watched
 from traindoctor.checks.data.base import share_of_variance
 from traindoctor.record import Record
 
@@ -42,7 +42,9 @@ def data_not_shuffled(record: Record) -> Outcome | None:
     if numbers is not None and len(numbers) and (z is None or not len(z) or z.last <= ORDERED):
         return numbers_in_order(record, numbers.last)
     if z is None or not len(z):
-        return data_not_shuffled.not_judged("order.label_z was not recorded")
+        if watched(record) and record.num_steps >= ENOUGH_LOOKS:
+            return data_not_shuffled.not_applicable("the examples have no label of their own")
+        return data_not_shuffled.not_judged("no label of an example was seen", why="not-measured")
     if z.last <= ORDERED:
         return data_not_shuffled.clear(f"labels are mixed as by chance (z = {z.last:.1f})")
     neighbours = record.get("order.neighbour_z")

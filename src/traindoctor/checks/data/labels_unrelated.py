@@ -74,12 +74,15 @@ def labels_unrelated(record: Record) -> Outcome | None:
             "(batch, time).",
             line=pair["line"],
             since_step=0,
+            grade="exact",
         )
     if (share := share_of_variance(record)) is not None:
         return numbers(record, share)
     z, rows = record.get("relation.z"), record.get("relation.rows")
     if z is None or not len(z):
-        return labels_unrelated.not_judged("relation.z was not recorded")
+        return labels_unrelated.not_judged(
+            "inputs and targets could not be compared with each other", why="not-measured"
+        )
     num_rows = rows.last if rows is not None and len(rows) else 0
     if z.last >= RELATED or max(z.values) >= 2 * RELATED:
         return labels_unrelated.clear(f"inputs and targets are related (z = {z.last:.0f})")
@@ -191,6 +194,7 @@ def dealt_rows(record: Record) -> Outcome | None:
                 "targets of another row of the batch",
                 line=pair["line"],
                 since_step=0,
+                grade="exact",
             )
     return None
 

@@ -47,5 +47,6 @@ def padding_in_loss(record: Record) -> Outcome | None:
             line=pair["line"],
             since_step=0,
             summary=f"{pair['counted']:.0%} of the targets that count are padding (token {pair['token']})",
+            grade="exact",
         )
     return padding_in_loss.clear("no counted target lies in padding")

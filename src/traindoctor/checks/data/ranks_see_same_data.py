@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, not_comparable
 from traindoctor.record import Record, agreement, comparable
 
 # DistributedSampler pads an epoch's end with a few repeated examples: one equal batch proves nothing.
@@ -28,12 +28,7 @@ def ranks_see_same_data(record: Record) -> Outcome | None:
     """
     reason = comparable(record)
     if reason is not None:
-        kind, text = reason
-        return (
-            ranks_see_same_data.clear(text)
-            if kind == "clear"
-            else ranks_see_same_data.not_judged(text)
-        )
+        return not_comparable(ranks_see_same_data, *reason)
     batches = agreement(record, "batch.fingerprint")
     measure = "batches"
     if batches.steps < LEAST_STEPS:
@@ -53,4 +48,5 @@ def ranks_see_same_data(record: Record) -> Outcome | None:
         summary=f"all {len(record.ranks)} ranks train on the same batch at {batches.equal} of "
         f"{batches.steps} steps",
         since_step=0,
+        grade="exact",
     )

@@ -77,6 +77,7 @@ def crossed_layout(record: Record) -> Outcome | None:
         "`reshape(-1, classes)` and `targets.reshape(-1)`.",
         line=pair["line"],
         since_step=0,
+        grade="exact",
     )
 
 
@@ -103,6 +104,7 @@ def late_scores(record: Record) -> Outcome | None:
         "tokens moves every score by its length.",
         line=pair["line"],
         since_step=0,
+        grade="exact",
     )
 
 
@@ -127,12 +129,17 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
             if shift == 2
             else f"Targets are the tokens {shift} places on, not the next ones",
             **where,
+            grade="exact",
         )
     if shift is not None and shift < 0:
         if not is_text(record):
             return None
         return targets_misaligned.finding(
-            seen, compared, summary=f"Targets are tokens of the past ({shift} places)", **where
+            seen,
+            compared,
+            summary=f"Targets are tokens of the past ({shift} places)",
+            **where,
+            grade="exact",
         )
     causal = sees_only_the_past(record)
     if causal is None:
@@ -147,6 +154,7 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
             compared,
             summary="Targets equal the inputs: the model is asked for the token it has just been given",
             **where,
+            grade="exact",
         )
     if shift == 0:
         partial = pair["valid"] < 0.5 * pair["total"]
@@ -204,6 +212,7 @@ def row_by_row(record: Record, pair: dict[str, Any], step: int) -> Outcome | Non
         remedy="Pad inputs and targets on the same side, in one place of the script.",
         line=pair["line"],
         since_step=0,
+        grade="exact",
     )
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, not_comparable
 from traindoctor.record import Record, agreement, comparable
 
 # Ranks that share gradients agree to the last bit at every sampled step; ranks that do not, at none. Between
@@ -30,12 +30,7 @@ def gradients_not_synced(record: Record) -> Outcome | None:
     """
     reason = comparable(record)
     if reason is not None:
-        kind, text = reason
-        return (
-            gradients_not_synced.clear(text)
-            if kind == "clear"
-            else gradients_not_synced.not_judged(text)
-        )
+        return not_comparable(gradients_not_synced, *reason)
     gradients = agreement(record, "grad.crc")
     if gradients.steps < LEAST_STEPS:
         return gradients_not_synced.not_judged("too few steps were compared between the ranks")

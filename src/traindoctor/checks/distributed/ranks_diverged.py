@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, not_comparable
 from traindoctor.record import Record, agreement, comparable
 
 # One step may agree or differ by the first update alone.
@@ -28,8 +28,7 @@ def ranks_diverged(record: Record) -> Outcome | None:
     """
     reason = comparable(record)
     if reason is not None:
-        kind, text = reason
-        return ranks_diverged.clear(text) if kind == "clear" else ranks_diverged.not_judged(text)
+        return not_comparable(ranks_diverged, *reason)
     weights, gradients = agreement(record, "weights.crc"), agreement(record, "grad.crc")
     if weights.steps < LEAST_STEPS:
         return ranks_diverged.not_judged("too few steps were compared between the ranks")
@@ -52,4 +51,5 @@ def ranks_diverged(record: Record) -> Outcome | None:
         summary=f"the {len(record.ranks)} ranks share their gradients but hold different weights"
         + (" from the start" if from_start else ""),
         since_step=0 if from_start else weights.first_difference,
+        grade="exact",
     )

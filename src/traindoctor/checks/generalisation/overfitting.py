@@ -60,7 +60,6 @@ def overfitting(record: Record) -> Outcome | None:
         evidence("held-out loss at the end", last, best, noise=noise, step=since),
         evidence("training loss in that time", now, then, step=since),
         grade="statistic",
-        status="confirmed" if rise > 3 * max(RISE * abs(best), NOISE_FACTOR * noise) else None,
         summary=f"The held-out loss rises from {best:.3f} (step {since}) to {last:.3f} while the training loss "
         f"falls from {then:.3f} to {now:.3f}",
         since_step=since,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, without_text
 from traindoctor.record import Record
 
 # Texts that go in circles: half of them by taking the likeliest token, hardly any by sampling.
@@ -27,7 +27,7 @@ def greedy_repetition(record: Record) -> Outcome | None:
     then decoding is not the reason.
     """
     if not record.fact("text.samples"):
-        return greedy_repetition.not_judged("the run writes no text")
+        return without_text(greedy_repetition, record)
     result = record.exam("generation")
     if result is None:
         return greedy_repetition.not_judged("the model has not written yet", wants="generation")

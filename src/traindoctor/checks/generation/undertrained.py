@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, without_text
 from traindoctor.record import Record
 
 # A model whose loss is not below that of counting token pairs, over the same batches, writes what such a count would.
@@ -38,7 +38,7 @@ def undertrained(record: Record) -> Outcome | None:
     Runs that write no text samples, and losses that do not fall any more: then something else is wrong.
     """
     if not record.fact("text.samples"):
-        return undertrained.not_judged("the run writes no text")
+        return without_text(undertrained, record)
     loss, rung = record["loss.token"].finite(), record.get("ladder.bigram")
     if len(loss) < STEPS:
         return undertrained.not_judged("the loss is not finite")

@@ -99,6 +99,7 @@ def _written_over(whole: ExamResult) -> Finding:
         "through `.data` or a NumPy view.",
         line=write["line"],
         since_step=0,
+        grade="exact",
     )
 
 
@@ -144,6 +145,7 @@ def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
         line=worst["line"],
         since_step=0,
         status="possible" if meant else None,
+        grade="exact",
     )
 
 
@@ -190,6 +192,7 @@ def _by_differences(result: ExamResult | None, unseen: list[str]) -> Outcome:
         since_step=0,
         status="likely",
         wants=MODULE,
+        grade="exact",
     )
 
 
@@ -227,6 +230,7 @@ def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
         since_step=0,
         status="likely",
         wants=MODULE,
+        grade="exact",
     )
 
 
@@ -256,4 +260,5 @@ def _in_module(outcome: Outcome, result: ExamResult | None, alone: ExamResult) -
         where=guilty["module"],
         line=guilty["line"],
         since_step=0,
+        grade="exact",
     )

@@ -34,7 +34,7 @@ def clip_ineffective(record: Record) -> Outcome | None:
     calls, seen = record.get("clip.in_time"), record.get("clip.calls")
     if calls is None or len(calls) < STEPS:
         if seen is not None and len(seen) >= STEPS and not seen.values.any():
-            return clip_ineffective.clear("the script does not clip")
+            return clip_ineffective.not_applicable("the script does not clip")
         return clip_ineffective.not_judged(f"fewer than {STEPS} steps with clipping were seen")
     late = calls.where(lambda values: values == 0)
     if len(late) >= SHARE * len(calls):
@@ -50,6 +50,7 @@ def clip_ineffective(record: Record) -> Outcome | None:
             ),
             summary="Clipping is called when the step's gradients are not there: before backward or after the step",
             since_step=int(late.steps[0]),
+            grade="exact",
         )
     covered = record.get("clip.coverage")
     if covered is not None and len(covered) and float(np.mean(covered.values == 0)) >= SHARE:
@@ -58,6 +59,7 @@ def clip_ineffective(record: Record) -> Outcome | None:
             summary="Clipping is given none of the parameters that the optimizer steps: "
             "an exhausted generator, or another model's",
             since_step=int(covered.steps[0]),
+            grade="exact",
         )
     if (scaled := clipped_while_scaled(record)) is not None:
         if scaled.acts:
@@ -68,6 +70,7 @@ def clip_ineffective(record: Record) -> Outcome | None:
             summary=f"Gradients are clipped while they are still multiplied by {scaled.factor:g}: "
             "the limit that acts is that much smaller",
             since_step=scaled.since,
+            grade="exact",
         )
     return clip_ineffective.clear(
         "clipping comes after backward, before the step, on its parameters"

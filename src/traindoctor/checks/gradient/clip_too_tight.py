@@ -59,6 +59,7 @@ def clip_too_tight(record: Record) -> Outcome | None:
             f"afterwards: every step is {scaled.ratio:.0f}-fold too short",
             remedy="`scaler.unscale_(optimizer)` between `backward()` and the clipping.",
             since_step=scaled.since,
+            grade="exact",
         )
     seen = by_torch(record) if len(record["clip.limit"].finite()) else by_hand(record)
     if not isinstance(seen, Cut):
@@ -125,7 +126,7 @@ def by_torch(record: Record) -> Cut | Outcome:
         return clip_too_tight.not_judged("gradients are clipped by value, not by norm")
     norms = record.get("grad.norm")
     if norms is None:
-        return clip_too_tight.not_judged("grad.norm was not recorded")
+        return clip_too_tight.not_judged("the gradient norm was not seen", why="not-measured")
     norms = norms.finite()
     steps = np.intersect1d(norms.steps, limits.steps)
     if len(steps) < 10:
@@ -147,7 +148,7 @@ def by_hand(record: Record) -> Cut | Outcome:
         )
     kind = result.values["by_hand"] if result is not None and result.done else None
     if result is None or kind not in WORDS:
-        return clip_too_tight.clear("the script does not clip")
+        return clip_too_tight.not_applicable("the script does not clip")
     values = result.values
     return Cut(
         float(values["norm"]),

@@ -64,6 +64,7 @@ def gradient_not_flowing(record: Record) -> Outcome | None:
         line=line,
         since_step=0,
         status=None if grave else "possible",
+        grade="exact",
     )
 
 
@@ -100,4 +101,5 @@ def _one_path(result: ExamResult) -> Finding:
         line=values["partial_line"],
         since_step=0,
         status="likely" if values["partial_kind"] == ".data" else "possible",
+        grade="exact",
     )

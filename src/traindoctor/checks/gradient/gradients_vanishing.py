@@ -52,7 +52,7 @@ def gradients_vanishing(record: Record) -> Outcome | None:
         if len(blocks) >= 3 and blocks[max(blocks)] > 0
     ]
     if not ratios:
-        return gradients_vanishing.not_judged("the model has no stack of equal blocks")
+        return gradients_vanishing.not_applicable("the model has no stack of equal blocks")
     middle = float(np.median([ratio for ratio, _ in ratios]))
     course = progress(record)
     flat = course is not None and course.finite and course.last > FLAT * course.first

@@ -58,6 +58,7 @@ def missing_zero_grad(record: Record) -> Outcome | None:
         summary=f"old gradients lie in .grad at the backward passes of {len(dirty)} of {len(points)} steps"
         + (" of one of the optimizers" if of_one else ""),
         since_step=min(dirty),
+        grade="exact",
     )
 
 

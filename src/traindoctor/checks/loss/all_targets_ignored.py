@@ -56,4 +56,5 @@ def _finding(step: int, empty: int, steps: int, total: float) -> Finding:
         evidence("steps without any", empty, 0),
         summary=f"none of the {total:.0f} targets counts on {empty} of {steps} steps",
         since_step=step,
+        grade="exact",
     )

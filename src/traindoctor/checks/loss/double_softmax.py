@@ -55,6 +55,7 @@ def double_softmax(record: Record) -> Outcome | None:
                 where=made.get("module"),
                 line=made.get("line") or site["line"],
                 since_step=0,
+                grade="exact",
             )
     for again in result.values.get("softmaxes", ()):
         return double_softmax.finding(
@@ -69,6 +70,7 @@ def double_softmax(record: Record) -> Outcome | None:
             where=again["module"],
             line=again["line"],
             since_step=0,
+            grade="exact",
         )
     return None
 

@@ -79,6 +79,7 @@ def loss_gradient_mismatch(record: Record) -> Outcome | None:
         line=optimised["line"],
         since_step=0,
         status=None if values.get("was_read", True) else "likely",
+        grade="exact",
     )
 
 
@@ -100,6 +101,7 @@ def _unheard(result: ExamResult) -> Finding:
         "belongs inside.",
         line=term["line"],
         since_step=0,
+        grade="exact",
     )
 
 
@@ -118,4 +120,5 @@ def _swapped(record: Record) -> Outcome | None:
         "it was given.",
         where=name,
         since_step=0,
+        grade="exact",
     )

@@ -71,6 +71,7 @@ def _still_scaled(record: Record, result: ExamResult) -> Finding | None:
         summary=f"the optimizer gets gradients that are still multiplied by the scaler's {scale:g}",
         since_step=0,
         status=_status(record),
+        grade="exact",
     )
 
 
@@ -102,6 +103,7 @@ def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -
         where=main["line"],
         since_step=0,
         status=_status(record),
+        grade="exact",
     )
 
 
@@ -132,6 +134,7 @@ def _sum_for_mean(record: Record, result: ExamResult, main: Mapping[str, Any]) -
         line=main["line"],
         since_step=0,
         status=status,
+        grade="exact",
     )
 
 

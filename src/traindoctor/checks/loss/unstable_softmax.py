@@ -85,4 +85,5 @@ def unstable_softmax(record: Record) -> Outcome | None:
         where=values["module"] or None,
         line=place(values),
         since_step=int(values["step"]),
+        grade="exact",
     )

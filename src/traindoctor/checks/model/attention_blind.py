@@ -40,7 +40,7 @@ def attention_blind(record: Record) -> Outcome | None:
     result = record.exam("dependence")
     assert result is not None
     if not result.values["attentions"]:
-        return attention_blind.clear("the model has no attention")
+        return attention_blind.not_applicable("the model has no attention")
     pairs = [p for p in result.values["pairs"] if p["finite"] and "other_rows" in p]
     if not pairs:
         return attention_blind.not_judged("the scores are not finite")
@@ -67,6 +67,7 @@ def attention_blind(record: Record) -> Outcome | None:
         evidence("movement at the own place", pair.get("one_token"), step=result.step),
         line=pair["line"],
         since_step=0,
+        grade="exact",
     )
 
 
@@ -105,6 +106,7 @@ def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
         line=pair.get("mixing_line"),
         since_step=0,
         summary="Attention runs over the examples of the batch instead of the places of a text",
+        grade="exact",
     )
 
 

@@ -98,4 +98,5 @@ def cannot_choose(attentions: list[dict[str, Any]], step: int) -> Outcome | None
         summary=f"Queries and keys are normalised and their scores cannot leave -{one['reach']:.3g} to "
         f"{one['reach']:.3g}: no key can get more than {most:.2g} of the attention",
         remedy="Multiply the cosines by a temperature of 10 or more (or learn it); do not divide by it.",
+        grade="exact",
     )

@@ -52,4 +52,5 @@ def attention_softmax_wrong_dim(record: Record) -> Outcome | None:
         line=worst["line"],
         since_step=0,
         summary=f"Attention weights are normalised over axis {worst['dim']}, not over the keys",
+        grade="exact",
     )

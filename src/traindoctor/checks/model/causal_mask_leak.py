@@ -74,6 +74,7 @@ def causal_mask_leak(record: Record) -> Outcome | None:
         line=pair.get("leaking_line"),
         since_step=0,
         summary=f"A prediction sees the token it has to predict: later tokens reach back {pair['reach']} places",
+        grade="exact",
     )
 
 

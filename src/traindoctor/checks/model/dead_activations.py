@@ -48,4 +48,5 @@ def dead_activations(record: Record) -> Outcome | None:
         where=worst["module"] or None,
         line=worst["line"],
         since_step=min(r.step for r in earlier),
+        grade="exact",
     )

@@ -42,7 +42,9 @@ def init_too_small(record: Record) -> Outcome | None:
         if outcome is not None:
             return outcome
     if "loss.token" not in record.names:
-        return init_too_small.not_judged("loss.token was not recorded")
+        return init_too_small.not_judged(
+            "the loss of the first steps was not seen", why="not-measured"
+        )
     scale, spread = result.values.get("weight_scale"), result.values.get("logits_std")
     if scale is None or spread is None:
         return init_too_small.not_judged("the first scores or weights could not be read")
@@ -91,4 +93,5 @@ def stays_zero(record: Record) -> Outcome | None:
         where=names[0],
         since_step=0,
         summary="Weights that are multiplied with each other all start at zero: none of them can ever move",
+        grade="exact",
     )

@@ -111,6 +111,7 @@ def pooled_away(result: ExamResult) -> Finding:
         since_step=0,
         summary=f"the normalisation makes the mean over places 0, and {found['pool']} takes that mean: nothing of the "
         "example is left",
+        grade="exact",
     )
 
 

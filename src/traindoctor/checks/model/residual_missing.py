@@ -45,7 +45,7 @@ def residual_missing(record: Record) -> Outcome | None:
     attentions, around = values["attentions"], values["attentions_bypassed"]
     acts, acts_around = values["activations"], values["activations_bypassed"]
     if attentions < STACK:
-        return residual_missing.clear("one attention only: there is no stack to lead around")
+        return residual_missing.not_applicable("the model has no stack of attentions")
     own = own_share(record)
     if around == 0:
         items = [
@@ -67,6 +67,7 @@ def residual_missing(record: Record) -> Outcome | None:
             line=values["line"],
             since_step=0,
             status="possible" if shallow else None,
+            grade="exact",
         )
     closed = [s for s in values["summands"] if s["around"] <= CLOSED * max(s["through"], 1e-30)]
     if len(closed) * 2 >= max(2, len(values["summands"])):
@@ -81,6 +82,7 @@ def residual_missing(record: Record) -> Outcome | None:
             line=closed[0]["line"],
             since_step=0,
             summary="The skip paths are there but closed: next to nothing goes around",
+            grade="exact",
         )
     shut = nearly_shut(record)
     if shut is not None:

@@ -2,7 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from traindoctor.checks.base import Finding, Outcome, check, evidence, worth_asking
+from traindoctor.checks.base import (
+    ENOUGH_LOOKS,
+    Finding,
+    Outcome,
+    check,
+    evidence,
+    watched,
+    worth_asking,
+)
 from traindoctor.checks.optimizer.base import last_stage
 from traindoctor.record import Record
 
@@ -43,8 +51,10 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
         return taught
     training = record.get("mode.training")
     if training is None or len(training) < IN_A_ROW:
+        if taught is None and watched(record) and record.num_steps >= ENOUGH_LOOKS:
+            return wrong_train_eval_mode.not_applicable("no module behaves differently in training")
         return taught or wrong_train_eval_mode.not_judged(
-            f"mode.training has not {IN_A_ROW} points"
+            f"the mode of the modules was not seen on {IN_A_ROW} steps", why="too-few-steps"
         )
     off = training.values < HALF
     stage = last_stage(record)
@@ -66,6 +76,7 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
             since_step=int(training.steps[first]),
             summary="The model trains in evaluation mode"
             + (" since an evaluation" if first else ""),
+            grade="exact",
         )
     evaluating, held = record.get("mode.eval_training"), record.get("loss.eval")
     if evaluating is not None and len(evaluating) and min(evaluating.values) > HALF:
@@ -137,6 +148,7 @@ def by_a_dropping_teacher(record: Record) -> Outcome | None:
         summary="The targets come from a model that does not learn and is left in training mode: its dropout is at "
         "work in what the loss compares with",
         remedy="`teacher.eval()` before the training begins, and after each `.train()` of what contains it.",
+        grade="exact",
     )
 
 

@@ -49,6 +49,7 @@ def fp16_overflow(record: Record) -> Outcome | None:
             where=values["module"] or None,
             line=place(values),
             since_step=int(values["step"]),
+            grade="exact",
         )
     half = record.exam("half_gradients")
     if half is not None and half.done and half.values.get("overflow"):
@@ -98,6 +99,7 @@ def _infinite_inside(half: ExamResult) -> Finding:
         where=found["module"] or None,
         line=found["line"],
         since_step=int(half.values["step"]),
+        grade="exact",
     )
 
 

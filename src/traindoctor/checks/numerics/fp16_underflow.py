@@ -51,6 +51,7 @@ def fp16_underflow(record: Record) -> Outcome | None:
             summary=f"the optimizer's state is float16, where eps = {tiny[0]:g} is 0",
             since_step=0,
             status="likely",
+            grade="exact",
         )
     lost = float(values["gradient_lost"])
     course = progress(record)
@@ -70,6 +71,7 @@ def fp16_underflow(record: Record) -> Outcome | None:
             where=values.get("worst_layer"),
             since_step=0,
             status="possible" if learns else None,
+            grade="exact",
         )
     return fp16_underflow.finding(
         evidence(
@@ -79,4 +81,5 @@ def fp16_underflow(record: Record) -> Outcome | None:
         where=values.get("worst_layer"),
         since_step=0,
         status="possible" if learns else None,
+        grade="exact",
     )

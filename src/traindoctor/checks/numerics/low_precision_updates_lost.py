@@ -73,6 +73,7 @@ def low_precision_updates_lost(record: Record) -> Outcome | None:
         where=worst,
         since_step=int(lost.steps[0]),
         status="possible" if learns_all_the_same(record, middle) else None,
+        grade="exact",
     )
 
 
@@ -88,7 +89,9 @@ def stepped_by_hand(record: Record) -> Outcome:
     """Half weights and no optimizer of torch."""
     moves = record.fact("weights.half_moves")
     if moves is None:
-        return low_precision_updates_lost.not_judged("update.lost was not recorded")
+        return low_precision_updates_lost.not_judged(
+            "no update of the weights was measured", why="not-measured"
+        )
     if moves["unmoved"] < LOST:
         return low_precision_updates_lost.clear(
             f"{1 - moves['unmoved']:.0%} of the {moves['dtype']} weights move at a step"
@@ -130,4 +133,5 @@ def written_over(record: Record) -> Outcome | None:
         "again from the half weights, in which the update is under the spacing",
         remedy="Copy the float32 weights to the half ones after the step, and never back.",
         since_step=0,
+        grade="exact",
     )

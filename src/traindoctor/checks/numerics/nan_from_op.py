@@ -79,6 +79,7 @@ def nan_from_op(record: Record) -> Outcome | None:
         where=values["module"] or None,
         line=place(values),
         since_step=int(values["step"]),
+        grade="exact",
     )
 
 

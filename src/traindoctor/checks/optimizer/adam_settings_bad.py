@@ -43,7 +43,7 @@ def adam_settings_bad(record: Record) -> Outcome | None:
         return adam_settings_bad.not_judged("the optimizer's settings are not known")
     groups = [g for g in groups_of(record) if g.get("betas") is not None and "eps" in g]
     if not groups:
-        return adam_settings_bad.clear("no optimizer with betas is in use")
+        return adam_settings_bad.not_applicable("no optimizer with betas is in use")
     oddities = [text for g in groups if (text := _oddity(g, _share_under_eps(record)))]
     if not oddities:
         return adam_settings_bad.clear("betas and eps are in the usual range")
@@ -63,7 +63,7 @@ def adam_settings_bad(record: Record) -> Outcome | None:
         if not trial.wins("usual Adam settings"):
             return adam_settings_bad.clear(f"{EXAM}: with the usual settings the run is no better")
         items.append(trial.evidence("usual Adam settings", "betas (0.9, 0.999) and eps 1e-8"))
-        return adam_settings_bad.finding(*items, summary=summary, since_step=0)
+        return adam_settings_bad.finding(*items, summary=summary, since_step=0, grade="experiment")
     reversed_ = float(betas[0]) >= REVERSED_FIRST and float(betas[0]) > float(betas[1])
     reached = progress(record)
     learns = reached is not None and reached.learned_well

@@ -83,6 +83,7 @@ def _other_optimizer(
         summary=f"{worst['class']} drives an optimizer that never steps: the one that does keeps its rate",
         remedy="Build the scheduler on the optimizer that is stepped, after the last time it is built.",
         since_step=worst["since_step"],
+        grade="exact",
     )
 
 
@@ -105,6 +106,7 @@ def _zero(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
         evidence("steps", len(trace.series)),
         summary=f"The rate is 0 at every step: {kind} sets it so, and nothing is learned",
         since_step=int(trace.series.steps[0]),
+        grade="exact",
     )
 
 
@@ -129,6 +131,7 @@ def _stuck(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) ->
         evidence("scheduler steps per optimizer step", calls / len(trace.series), 1.0),
         summary=f"The rate never warms up: the scheduler {how}, the rate stays at {highest:.3g} of {meant:.3g}",
         since_step=0,
+        grade="exact",
     )
 
 
@@ -146,6 +149,7 @@ def _squared(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) 
         "multiplies the optimizer's rate by what its function gives, and that gives a rate",
         remedy="Let the function of a LambdaLR give factors between 0 and 1, or build the optimizer with `lr=1.0`.",
         since_step=int(trace.series.steps[0]),
+        grade="exact",
     )
 
 
@@ -209,7 +213,9 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
                 f"{EXAM}: the highest rate does not lower the loss any further"
             )
         items.append(trial.evidence("highest rate", "the highest rate of the run"))
-        return lr_schedule_wrong.finding(*items, summary=summary, since_step=since)
+        return lr_schedule_wrong.finding(
+            *items, summary=summary, since_step=since, grade="experiment"
+        )
     reached = progress(record)
     if reached is None or reached.learned or math.isnan(reached.last):
         return lr_schedule_wrong.not_judged("whether the loss could still fall could not be tried")

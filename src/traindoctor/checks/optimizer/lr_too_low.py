@@ -87,7 +87,7 @@ def lr_too_low(record: Record) -> Outcome | None:
                 f"in all {record.num_steps} steps, and the loss is still that of a blind guess",
                 since_step=0,
             )
-        return lr_too_low.not_judged(f"the exam {EXAM} was not possible: {result.reason}")
+        return lr_too_low.not_judged(result.reason)
     if trace.decayed and trace.highest(trial.start, trial.start + trial.steps) < 0.5 * trace.peak:
         return lr_too_low.clear("the rate is at the end of a decay: its schedule is judged instead")
     if not trial.faithful or trial.control_blown:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, without_optimizer
 from traindoctor.record import Record
 
 # Steps looked at before "never had a gradient" is said: an expert of a mixture may rest for a while, but it
@@ -32,7 +32,7 @@ def optimizer_holds_stale_params(record: Record) -> Outcome | None:
     """
     coverage = record.fact("optimizer.coverage")
     if not coverage:
-        return optimizer_holds_stale_params.not_judged("no optimizer of torch was seen to step")
+        return without_optimizer(optimizer_holds_stale_params, record)
     if coverage["looks"] < LOOKS:
         return optimizer_holds_stale_params.not_judged("too few steps have been looked at")
     stale, missing = coverage["stale"], coverage["missing"]
@@ -56,6 +56,7 @@ def optimizer_holds_stale_params(record: Record) -> Outcome | None:
         f"in place of {new['name']} {tuple(new['shape'])}: the model was changed after the optimizer was built",
         where=new["name"],
         since_step=0,
+        grade="exact",
     )
 
 

@@ -40,6 +40,7 @@ def optimizer_never_steps(record: Record) -> Outcome | None:
                 evidence("share of steps that the gradient scaler skipped", share, 0.0),
                 summary=f"The gradient scaler skips {share:.0%} of the steps: gradients are never finite",
                 since_step=int(skipped.steps[0]),
+                grade="exact",
             )
     if (thrown := thrown_away(record)) is not None:
         return thrown
@@ -57,6 +58,7 @@ def optimizer_never_steps(record: Record) -> Outcome | None:
         evidence("backward passes", backwards),
         summary=f"{backwards} backward passes and not one optimizer step: the weights never change",
         since_step=0,
+        grade="exact",
     )
 
 
@@ -74,4 +76,5 @@ def thrown_away(record: Record) -> Outcome | None:
         summary="The gradient is gone when the optimizer steps: it is cleared between backward and step, and the "
         "weights never follow it",
         since_step=int(found.steps[0]),
+        grade="exact",
     )

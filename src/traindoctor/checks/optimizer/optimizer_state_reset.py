@@ -44,4 +44,5 @@ def optimizer_state_reset(record: Record) -> Outcome | None:
         summary=f"The optimizer's state is thrown away every {interval:.0f} steps "
         f"({len(lost)} times): its moments never fill",
         since_step=int(lost.steps[0]),
+        grade="exact",
     )

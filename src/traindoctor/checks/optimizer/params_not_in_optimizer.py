@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, without_optimizer
 from traindoctor.record import Record
 
 # A parameter must have been seen with a gradient this often; optimizers may appear one after the other.
@@ -27,7 +27,7 @@ def params_not_in_optimizer(record: Record) -> Outcome | None:
     """
     coverage = record.fact("optimizer.coverage")
     if not coverage:
-        return params_not_in_optimizer.not_judged("no optimizer of torch was seen to step")
+        return without_optimizer(params_not_in_optimizer, record)
     missing = [one for one in coverage["missing"] if one["looks_with_gradient"] >= LOOKS]
     if not missing:
         if coverage["looks"] < LOOKS:
@@ -46,4 +46,5 @@ def params_not_in_optimizer(record: Record) -> Outcome | None:
         f"{names}{f' and {more} more' if more > 0 else ''}",
         where=missing[0]["name"],
         since_step=0,
+        grade="exact",
     )

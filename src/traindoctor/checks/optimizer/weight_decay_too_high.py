@@ -2,7 +2,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traindoctor.checks.base import NotJudged, Outcome, check, evidence, worth_asking
+from traindoctor.checks.base import (
+    NotJudged,
+    Outcome,
+    check,
+    evidence,
+    without_optimizer,
+    worth_asking,
+)
 from traindoctor.checks.optimizer.base import Experiment, groups_of, progress
 from traindoctor.record import Record
 
@@ -32,7 +39,7 @@ def weight_decay_too_high(record: Record) -> Outcome | None:
     Decay that is as strong as the gradient late in a run, as long as the run is no worse for it.
     """
     if not record.fact("optimizer.groups"):
-        return weight_decay_too_high.not_judged("no optimizer of torch was seen to step")
+        return without_optimizer(weight_decay_too_high, record)
     setting, hand = by_setting(record), by_hand(record)
     pulls = [pull for pull in (setting, hand) if isinstance(pull, Pull)]
     unknown = next((pull for pull in (setting, hand) if isinstance(pull, NotJudged)), None)

@@ -61,6 +61,7 @@ def memory_leak(record: Record) -> Outcome | None:
             summary=f"{int(old.values[-1])} autograd graphs of past steps are kept alive, and their number "
             "still rises",
             since_step=since,
+            grade="exact",
         )
     return bytes_alone(record)
 
@@ -95,7 +96,7 @@ def bytes_alone(record: Record) -> Outcome | None:
             if census is not None and census.done:
                 found = kept(census.values, slopes[1])
                 if found is not None:
-                    return memory_leak.finding(found[0], growth, summary=found[1])
+                    return memory_leak.finding(found[0], growth, summary=found[1], grade="exact")
             if not steady and census is None:
                 return memory_leak.not_judged(
                     "memory grows, and what is alive was not counted", wants="kept_tensors"

@@ -38,7 +38,7 @@ def sync_every_step(record: Record) -> Outcome | None:
     if environment is None:
         return sync_every_step.not_judged("the device is not known")
     if environment.get("device") == "cpu":
-        return sync_every_step.clear("on a CPU there is no device to wait for")
+        return sync_every_step.not_applicable("on a CPU there is no device to wait for")
     reads, idle = record.get("sync.reads"), record.get("sync.idle")
     if reads is None or len(reads) < 8:
         return sync_every_step.not_judged("too few steps on the device were seen")
