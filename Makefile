@@ -55,6 +55,7 @@ zoo: .venv/dev
 
 docs: .venv/dev
 	$(BIN)/python -m traindoctor.cli.docs docs/checks
+	$(BIN)/python tools/messages.py docs/messages.md
 
 fmt: .venv/dev
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -7,6 +7,7 @@ ruled out, why it was not tested, what was measured), elsewhere the reason of ea
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ def document() -> str:
     return "\n".join(lines)
 
 
+@functools.cache
 def sections() -> dict[str, list[str]]:
     """By cause, then the reasons for which a test is refused."""
     found: dict[str, list[str]] = {}

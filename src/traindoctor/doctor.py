@@ -168,9 +168,7 @@ class Doctor:
         record = self._record
         record.refresh()
         try:
-            self.diagnosis = limited(
-                lambda: diagnose(record, running=not self.finished), seconds=LOOK_SECONDS
-            )
+            self.diagnosis = limited(lambda: diagnose(record), seconds=LOOK_SECONDS)
         except Overdue as reason:
             raise TimeoutError(f"the diagnosis was stopped: {reason}") from None
         found = (*(cause.finding for cause in self.diagnosis.causes), *self.diagnosis.advice)
@@ -242,8 +240,7 @@ class Doctor:
         if not self.finished:
             self.watch.record_writer.flush()
         record = open_record(self.watch.out)
-        verdict = as_dict(diagnose(record, running=not self.finished))
-        return notebook(record, verdict, name=self.watch.out.name)
+        return notebook(record, as_dict(diagnose(record)), name=self.watch.out.name)
 
     def close(self, status: int | str = 0) -> Diagnosis | None:
         """Ends what `watch()` began: torch is given back, the verdict is on all ranks' records."""

@@ -145,3 +145,19 @@ def test_a_run_for_which_there_was_no_time_is_told_with_the_command() -> None:
     assert judged.reproduce == "traindoctor run 'a b.py' --lr 1"
     assert judged.decides == "traindoctor run --after 120 'a b.py' --lr 1"
     assert diagnose(make_record(steps), checks=checks).verdict == "healthy"
+
+
+def test_a_record_without_an_end_is_not_called_healthy() -> None:
+    @check(code="TST053", slug="position-missing", title="No order")
+    def clear(record: Record) -> Outcome | None:
+        return None
+
+    steps = {"loss.root": [1.0] * 30}
+    watched = {"env": {"device": "cpu"}}
+    running = make_record(steps, facts=watched)
+    ended = make_record(steps, facts=watched | {"run.ended": 0})
+    assert diagnose(running, checks=[clear]).verdict == "running"
+    assert diagnose(ended, checks=[clear]).verdict == "healthy"
+    full = diagnose(running, checks=[clear], ended_early="no space left on device")
+    assert full.verdict == "inconclusive"
+    assert full.reason == "watching ended after 30 steps: no space left on device"

@@ -93,3 +93,20 @@ def test_a_regression_that_does_no_better_than_the_mean(error: float, stuck: boo
 def test_a_squared_term_beside_a_loss_over_classes_is_no_regression() -> None:
     term = {"loss.squared": [1.0] * 60, "target.variance": [1.0] * 60}
     assert names(make_record(term | {"loss.token": FALLING[:60]})) == []
+
+
+def test_a_loss_below_zero_that_rises_is_no_measure_of_success() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.01, 100)
+    rising = make_record({"loss.root": (np.linspace(-0.5, 0.5, 100) + noise).tolist()})
+    [symptom] = [one for one in symptoms(rising) if one.name == "loss-rising"]
+    assert not symptom.grave
+
+
+def test_a_part_of_the_loss_may_rise_while_the_loss_falls() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.01, 100)
+    part, whole = (
+        (np.linspace(0.2, 0.6, 100) + noise).tolist(),
+        (1.0 / (np.arange(100) + 1)).tolist(),
+    )
+    assert [s.name for s in symptoms(make_record({"loss.token": part}))] == ["loss-rising"]
+    assert not symptoms(make_record({"loss.token": part, "loss.root": whole}))

@@ -128,8 +128,12 @@ def command(
         if os.environ.get("RANK", "0") == "0":
             # Where a child of the script was first to train, the script's own record lies beside that one.
             own = arming.watch.out if arming.watch and arming.watch.has_record else folder
-            unrecorded = arming.watch and arming.watch.unrecorded
-            verdicts.append(verdict(own, json_path, quiet=quiet, unrecorded=unrecorded))
+            watch = arming.watch
+            unrecorded = watch and watch.unrecorded
+            early = watch.record_writer.failed if watch and watch.has_record else None
+            verdicts.append(
+                verdict(own, json_path, quiet=quiet, unrecorded=unrecorded, ended_early=early)
+            )
         if beside is not None:
             told = beside.finish()
             if not quiet:
@@ -142,7 +146,12 @@ def command(
 
 
 def verdict(
-    folder: Path, json_path: Path | None, *, quiet: bool, unrecorded: str | None = None
+    folder: Path,
+    json_path: Path | None,
+    *,
+    quiet: bool,
+    unrecorded: str | None = None,
+    ended_early: str | None = None,
 ) -> Diagnosis:
     """Judges the record of all ranks, prints to standard error and writes the JSON.
 
@@ -156,7 +165,7 @@ def verdict(
 
     wait_for_ranks(folder)
     recorded = unrecorded is None and bool(list(folder.glob("record-*.sqlite")))
-    diagnosis = diagnose(open_record(folder) if recorded else Record())
+    diagnosis = diagnose(open_record(folder) if recorded else Record(), ended_early=ended_early)
     if unrecorded is not None:
         say(unrecorded)
     elif recorded and not quiet:

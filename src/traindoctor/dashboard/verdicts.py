@@ -56,8 +56,7 @@ class Verdicts:
         try:
             with self.store.reading(name, use="verdict") as run:
                 desk.steps, desk.exams = num_steps(run.record), len(run.record.exam_results)
-                running = self.store.state(name, run.record) == "running"
-                desk.verdict = as_dict(diagnose(run.record, running=running))
+                desk.verdict = as_dict(diagnose(run.record))
         except TraindoctorError as error:
             desk.verdict = {"verdict": "inconclusive", "causes": [], "error": str(error)}
         finally:

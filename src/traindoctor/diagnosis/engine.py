@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from traindoctor.checks import BY_SLUG, CHECKS
-from traindoctor.checks.base import Check, Finding, NotJudged, Outcome
+from traindoctor.checks.base import Check, Finding, NotJudged, Outcome, watched
 from traindoctor.diagnosis.rules import consequences
 from traindoctor.diagnosis.symptoms import symptoms
 from traindoctor.diagnosis.verdict import ENOUGH_STEPS, OUTCOME_ONLY, RUN, Diagnosis, Run, judge
@@ -38,12 +38,13 @@ def diagnose(
     source: Record | Path | str,
     *,
     checks: Sequence[Check] = CHECKS,
-    running: bool = False,
+    ended_early: str | None = None,
     enough_steps: int = ENOUGH_STEPS,
 ) -> Diagnosis:
     """`diagnose("runs/last-night")` judges a record, or the run folder that holds it, with today's checks.
 
-    Of a run that is still `running` nothing good is said yet. `enough_steps`: no shorter run is healthy.
+    Of a run whose record has no end nothing good is said yet. `ended_early`: why the rest of it was not recorded;
+    `enough_steps`: no shorter run is healthy.
     """
     record = source if isinstance(source, Record) else open_record(source)
     notes: list[str] = []
@@ -53,9 +54,9 @@ def diagnose(
     run = Run(
         steps=record.num_steps,
         symptoms=seen,
-        running=running,
+        running=watched(record) and record.fact("run.ended") is None,
         unmade=tuple(record.fact("doctor.unmade") or ()),
-        ended_early=record.fact("watch.ended"),
+        ended_early=ended_early or record.fact("watch.ended"),
         enough_steps=enough_steps,
         command=command_of(record),
         proven=record.fact("doctor.proven", {}),

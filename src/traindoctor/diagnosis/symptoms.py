@@ -98,12 +98,13 @@ def _windows(series: Series) -> tuple[float, float, float, float] | None:
 def _rising(record: Record) -> list[Symptom]:
     series = loss_series(record)
     windows = _windows(series) if series is not None else None
-    if series is None or windows is None:
+    if series is None or windows is None or _optimised_falls(record):
         return []
     first, last, lowest, noise = windows
-    if last > first + 5 * noise and last > first * (1 + RISE):
+    if last > first + max(5 * noise, RISE * abs(first)):
         text = f"the loss rises: {first:.4g} at first, {last:.4g} at the end"
-        return [Symptom("loss-rising", text, None, True)]
+        # What falls below 0 is a reward, a margin or the logarithm of a density: its level is no measure of success.
+        return [Symptom("loss-rising", text, None, bool((series.finite().values >= 0).all()))]
     if last > lowest * (1 + RISE) and last > lowest + max(5 * noise, RISE):
         return [
             Symptom("loss-rebounds", f"the loss fell to {lowest:.4g} and is back at {last:.4g}")
@@ -111,10 +112,17 @@ def _rising(record: Record) -> list[Symptom]:
     return []
 
 
+def _optimised_falls(record: Record) -> bool:
+    """What backward is called on falls. A loss that it is made of (weighted, focal) may rise meanwhile, and rightly so."""
+    root = record.get("loss.root")
+    windows = _windows(root) if root is not None else None
+    return windows is not None and windows[1] < windows[0] - 5 * windows[3]
+
+
 def _flat(record: Record) -> list[Symptom]:
     series = loss_series(record)
     windows = _windows(series) if series is not None else None
-    if windows is None:
+    if windows is None or _optimised_falls(record):
         return []
     first, last, _, noise = windows
     if abs(last - first) <= max(3 * noise, 0.01 * abs(first)):

@@ -212,7 +212,7 @@ def _verdict(made: Diagnosis, run: Run) -> tuple[Verdict, str, str | None]:
     proven = [cause for cause in made.causes if cause.finding.status != "possible"]
     if proven:
         return "sick", proven[0].finding.summary, None
-    if run.running:
+    if run.running and not run.ended_early:
         return "running", f"nothing found so far in {_steps(run.steps)}", None
     grave = [symptom for symptom in run.symptoms if symptom.grave]
     if grave:

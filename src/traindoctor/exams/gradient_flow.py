@@ -37,8 +37,6 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     if not tapes:
         raise NotPossible("no step could be replayed")
     tape = tapes[-1]
-    if tape.gaps:
-        raise ReplayError(tape.gaps[0])
     if not math.isfinite(tape.loss):
         raise ReplayError("the loss is not finite")
     if all(root.ref is None for root in tape.roots):
@@ -49,13 +47,15 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
         for name in tape.parameters
         if all(no_gradient(t.fresh.get(name)) for t in tapes) and (not meant or name in meant)
     ]
+    if tape.gaps and silent:  # where every parameter has its gradient, nothing needs to be replayed
+        raise ReplayError(tape.gaps[0])
     on_tape = [name for name in tape.parameters if not meant or name in meant]
     through = tape.replay(gradients=True, look_through=True).gradients() if silent else {}
     hidden = [name for name in silent if not no_gradient(through.get(name))]
     dark = [name for name in silent if name not in hidden]
     dark = [name for name in dark if name not in rounded_away(tape, dark)]
     moving = hidden + values_that_matter(tape, dark)
-    passed = {} if moving else one_path_of_several(tape)
+    passed = {} if moving or tape.gaps else one_path_of_several(tape)
     return {
         **passed,
         "step": tape.step,

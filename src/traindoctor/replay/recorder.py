@@ -58,6 +58,10 @@ PASSING_SECONDS = 3e-6
 DISTRIBUTED = "torch.distributed.distributed_c10d"
 
 
+# A penalty on gradients, a step that is differentiated: what torch.autograd.grad gave stands as a constant in the replay.
+DOUBLE = "the loss contains gradients of gradients"
+
+
 class StepRecorder:
     """Tapes one step. A fault of its own never reaches the run: it stops recording, and `finish` refuses."""
 
@@ -237,7 +241,12 @@ class StepRecorder:
         if name in IGNORED or torch.is_inference_mode_enabled() or torch.compiler.is_compiling():
             return handed_on(func, args, kwargs)
         if name == "grad":
-            return self._gradient(handed_on(func, args, kwargs))
+            result = handed_on(func, args, kwargs)
+            if getattr(func, "__module__", None) == torch.autograd.__name__:
+                if any(one.requires_grad for one in tensors_in(result)):
+                    self.draft.gap(DOUBLE)
+                return result
+            return self._gradient(result)
         call, began = None, time.perf_counter()
         try:
             if torch._C._len_torch_dispatch_stack() > exchange.mine.depth:  # our own guard is one

@@ -69,7 +69,9 @@ def backward_incorrect(record: Record) -> Outcome | None:
         if found is not None:
             return found
     if not whole.done:
-        return backward_incorrect.not_judged(f"no replay: {whole.reason}", wants="tape_gradient")
+        if alone.outcome == "not-applicable":
+            return backward_incorrect.not_applicable("no backward pass is written by hand")
+        return backward_incorrect.not_judged(whole.reason, wants="tape_gradient")
     unseen = _unseen(whole, alone)
     differences = record.exam("finite_difference")
     if _differs(whole.values):

@@ -47,7 +47,7 @@ def gradients_exploding(record: Record) -> Outcome | None:
     # In the first step there is nothing but the untrained model, and no norm is needed to tell.
     if len(norms) < LEAST and not_finite_from(record) != 0:
         return gradients_exploding.not_judged(
-            f"grad.norm has {len(norms)} points, {LEAST} are needed"
+            f"needs {LEAST} steps with the gradient norm, saw {len(norms)}", why="too-few-steps"
         )
     if (overflow := activations_overflow(record)) is not None:
         return overflow
