@@ -229,6 +229,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             chosen = [r for r in rows if (r["family"], r["device"]) == (family, device)]
             if chosen:
                 parts.append(section(family, device, chosen))
+    parts.append((HERE / "verdicts.md").read_text().strip())
     return "\n\n".join(parts) + "\n"
 
 
