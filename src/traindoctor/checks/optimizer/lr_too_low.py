@@ -3,7 +3,13 @@ from __future__ import annotations
 import math
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.optimizer.base import Experiment, progress, rate_trace
+from traindoctor.checks.optimizer.base import (
+    NO_MEASURE,
+    Experiment,
+    progress,
+    rate_trace,
+    two_signs,
+)
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_up"
@@ -50,6 +56,8 @@ def lr_too_low(record: Record) -> Outcome | None:
     While the rate still rises, at the end of a decay that a run has learned under, when the run starts from trained weights (small steps are
     customary there), and when a higher rate gains only a few times as much: a short step is not a wrong step.
     """
+    if two_signs(record):
+        return lr_too_low.not_judged(NO_MEASURE)
     trace = rate_trace(record)
     if trace is None:
         return lr_too_low.not_judged("the learning rate is not known")
