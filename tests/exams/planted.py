@@ -21,6 +21,7 @@ from short_runs import run
 from traindoctor.exams.kept_tensors import alive
 from traindoctor.replay.ops import Read
 from traindoctor.replay.patient import Patient
+from traindoctor.replay.single import tape_step
 
 
 def transformer(
@@ -209,6 +210,36 @@ def call_bound() -> Patient:
 def work_bound() -> Patient:
     """One wide layer over many places: a batch has the same work to do as its examples."""
     return one_by_one(nn.Linear(512, 512), 128, 512)
+
+
+def acting(how: str) -> Patient:
+    """A step of eight calls with one example each: an environment's, or a loop over examples."""
+    patient = call_bound()
+    model, calls = patient.facts["examples"]
+
+    def loss() -> Tensor:
+        total = torch.zeros(())
+        state = calls[0][0][0]
+        for (example,), _ in calls:
+            scores = model(state if how in ("sampled", "numbers") else example)
+            if how == "sampled":
+                chosen = torch.multinomial(scores.softmax(-1), 1)
+                state = state.roll(int(chosen), -1)
+                total = total - scores.log_softmax(-1).gather(1, chosen).sum()
+            elif how == "numbers":
+                chosen = torch.normal(scores.detach(), 1.0)
+                state = torch.from_numpy(chosen.numpy() * 0.1)
+                total = total + (scores - chosen).square().sum()
+            else:
+                dropped = F.dropout(scores, 0.1)
+                right = torch.tensor([3])
+                total = total + F.cross_entropy(dropped, right)
+                (dropped.argmax(-1) == right).sum().item()
+                float(total.detach())
+        return total
+
+    patient.add_tape(tape_step(loss, model))
+    return patient
 
 
 def faint(factor: float) -> Patient:

@@ -9,9 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from chains import B, Model, T, chain, kept, loss, measured
+from planted import acting
 from torch import Tensor, nn
 
 import traindoctor.exams.overfit_batch as overfitting
+from traindoctor.exams.batched_forward import batched_forward
 from traindoctor.exams.generation import generation, goes_in_circles
 from traindoctor.exams.overfit_batch import overfit_batch
 from traindoctor.exams.reference_model import reference_model, without_rows_of
@@ -120,3 +122,11 @@ def test_loops_are_told_from_text() -> None:
     assert goes_in_circles([1, 2, 3, 4] + [7] * 14)
     assert goes_in_circles([1, 2, 3, 4, 5, 6] + [7, 8] * 9)
     assert not goes_in_circles(list(range(18)))
+
+
+@pytest.mark.parametrize(("how", "together"), [("sampled", False), ("numbers", False), ("", True)])
+def test_what_an_environment_gives_next_is_no_batch(how: str, together: bool) -> None:
+    """A loop over examples may drop out, and read its loss and its hits."""
+    result = batched_forward(acting(how))
+    assert result.done is together
+    assert together or "drawn" in result.reason

@@ -14,9 +14,11 @@ from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.replay.hooks_aside import has_hooks
 from traindoctor.replay.names import SHARDED, sharded
 from traindoctor.replay.ops import tensors_in
+from traindoctor.replay.origins import walk_back
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
 
 # Rounds of both kinds, in turn: the machine's load hits them alike. The first is for warming up.
 ROUNDS = 6
@@ -43,6 +45,10 @@ def batched_forward(patient: Patient) -> Mapping[str, Any]:
         raise NotPossible("the model is too large to be copied for a timing")
     if has_hooks(called):
         raise NotPossible("the hooks of the model would be called again")
+    if patient.tape is not None and decides(patient.tape):
+        raise NotApplicable(
+            "what was drawn from one answer of the model decides what it is given next"
+        )
     batch = stacked(calls)
     model = copy.deepcopy(called)
 
@@ -61,6 +67,16 @@ def batched_forward(patient: Patient) -> Mapping[str, Any]:
         "noise": (ratios[-2] - ratios[1]) / 2,
         "examples": len(calls),
     }
+
+
+def decides(tape: StepTape) -> bool:
+    """More than once in the step a number that was drawn from what the model answers leaves torch: actions that go to
+    an environment, whose next state is not there before."""
+    drawn = 0
+    for escape in tape.escapes:
+        makers = [op for ref in escape.values for _, op in walk_back(tape, ref)]
+        drawn += any(op is not None and op.rng for op in makers)
+    return drawn > 1
 
 
 def stacked(calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> tuple[tuple[Any, ...], dict]:

@@ -123,7 +123,7 @@ def fed_on(structure: Structure, op: Op, roots: Sequence[Ref]) -> bool:
 
 def left_torch(tape: StepTape, silent: list[str]) -> list[str]:
     """Of parameters without gradient: those whose value is taken out of torch inside of the model (`.numpy()`)."""
-    ways = [e for e in tape.escapes if e.function in ARRAYS and e.values and e.module is not None]
+    ways = [e for e in tape.escapes if e.function in ARRAYS and e.module is not None]
     if not ways or not silent:
         return []
     structure = Structure(tape)
@@ -131,7 +131,12 @@ def left_torch(tape: StepTape, silent: list[str]) -> list[str]:
     return [
         name
         for name, leaf in leaves.items()
-        if any(structure.hangs(ref, leaf) for way in ways for ref in way.values)
+        if any(
+            structure.hangs(ref, leaf)
+            for way in ways
+            for ref in way.values
+            if math.prod(structure.shape(ref)) > 1
+        )
     ]
 
 

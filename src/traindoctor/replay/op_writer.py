@@ -146,7 +146,5 @@ class OpWriter:
         module = self.draft.names.of_module(place.module) if place and place.module else None
         if call.function is not None:
             call.function.escapes.append(name)
-        values = tuple(
-            self.tensors.ref(tensor, call.function) for tensor in call.tensors if tensor.numel() > 1
-        )
+        values = tuple(self.tensors.ref(tensor, call.function) for tensor in call.tensors)
         self.draft.escapes.append(Escape(name, line, module, values))

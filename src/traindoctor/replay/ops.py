@@ -259,7 +259,7 @@ class Escape:
     line: str | None
     module: str | None
     values: tuple[Ref, ...] = ()
-    """What left, where it was more than one number."""
+    """What left."""
 
 
 @dataclass(slots=True)

@@ -256,3 +256,47 @@ def test_a_longer_warm_up_is_no_excuse_for_a_run_that_warms_up() -> None:
     rates = [0.02 * min(1, (k + 1) / 15) for k in range(63)]
     assert isinstance(lr_too_high(record(values, rates=rates)), Finding)
     assert isinstance(no_warmup(record(values, rates=rates)), Clear)
+
+
+def warming(values: dict | None, *, steps: int = 120) -> Record:
+    """A run that has stopped on the level of frequencies, its rate on the way up for 60 steps."""
+    losses = [4.7, 4.0, 3.5, *[3.2] * (steps - 3)]
+    rates = [0.1 * min(1.0, (step + 1) / 60) for step in range(steps)]
+    series = {"loss.token": losses, "ladder.unigram": [3.2] * steps, "optim.lr": rates}
+    return make_record(series, exams={} if values is None else {LONG: values})
+
+
+def test_a_run_that_is_stuck_behind_a_long_warm_up_is_asked_for_many_steps_at_once() -> None:
+    asked = lr_too_high(warming(None))
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == LONG
+    found = lr_too_high(warming(trial(3.25, (3.24, 3.26), lr_10=2.74)))
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert "0.1" in found.summary
+    assert isinstance(
+        lr_too_high(warming(trial(3.25, (3.24, 3.26), lr_10=3.2, lr_100=2.7))), Finding
+    )
+
+
+def test_many_steps_that_do_not_help_leave_the_question_to_the_first_ones() -> None:
+    for values in (
+        trial(3.25, (3.24, 3.26), lr_10=3.2),
+        trial(3.25, (3.1, 3.4), lr_10=2.9),  # within five times the noise
+        trial(3.25, (3.24, 3.26), fidelity=0.5, lr_10=2.7),  # another run
+    ):
+        outcome = lr_too_high(warming(values))
+        assert isinstance(outcome, NotJudged)
+        assert outcome.wants == EXAM
+
+
+def test_a_loss_of_both_signs_is_not_judged_by_its_level() -> None:
+    wins = trial(lr_3=2.93, lr_10=3.10, warmup=3.31)
+    rewards = [2.0, -1.5, 0.3, -0.2] * 20
+    made = make_record({"loss.root": rewards, "optim.lr": [0.02] * 80}, exams={EXAM: wins})
+    assert isinstance(lr_too_high(made), NotJudged)
+    assert isinstance(no_warmup(made), NotJudged)
+    # Above 0 at every step, or rounded to it: a measure.
+    for losses in (STUCK, [loss if loss > 3.3 else -1e-9 for loss in STUCK]):
+        made = make_record({"loss.root": losses, "optim.lr": [0.02] * 63}, exams={EXAM: wins})
+        assert not isinstance(lr_too_high(made), NotJudged)

@@ -3,11 +3,23 @@ from __future__ import annotations
 import math
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.optimizer.base import Experiment, first_norm, is_log, progress, warms_up
+from traindoctor.checks.optimizer.base import (
+    FULL_RATE,
+    NO_MEASURE,
+    Experiment,
+    Progress,
+    first_norm,
+    is_log,
+    progress,
+    two_signs,
+    warms_up,
+)
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
 LONG = "experiment_rate_long"
+# Steps that are replayed from the start.
+FIRST = 40
 # Steps of a run that has had the time to get on: healthy ones leave the level of frequencies within 30 to 100.
 MANY = 100
 SHARES = {"lr/3": "a third", "lr/10": "a tenth", "lr/100": "a hundredth"}
@@ -25,7 +37,9 @@ def lr_too_high(record: Record) -> Outcome | None:
     ## What it does
     Replays the first steps of the run from its own initial weights and batches, once as it was and once with a
     third, a tenth and a hundredth of the learning rate, and compares the loss on the batches that come after them. Replays
-    whose batches come in another order give the noise.
+    whose batches come in another order give the noise. A run that is stuck is asked for longer, and where there is no
+    time to repeat it, its own losses on its latest batches stand for it: a lower rate must do better there, after no more
+    steps.
     ## Why it matters
     Steps that are too long throw the weights out of the region where the gradient means anything: the loss
     explodes, or drops to the level of token frequencies and stays there.
@@ -33,14 +47,23 @@ def lr_too_high(record: Record) -> Outcome | None:
     Divide the learning rate by 3 to 10; with Adam on a transformer from scratch, 1e-4 to 3e-3 is usual. Add a
     warm-up and clip the gradient norm at 1.
     ## When it stays silent
-    A lower rate that wins by annealing alone (a few hundredths of a nat), and runs that learn well: there the
+    A loss that is now above, now below 0 (policy gradients): its level is no measure of success, and the reward is not
+    known. A lower rate that wins by annealing alone (a few hundredths of a nat), and runs that learn well: there the
     experiment is not asked for. Large gradients whose clipping makes the same rate learn far better than any lower
     one does. A line search along one update does not decide this: its best length is 1 in
     runs that blow up and 0.1 in healthy ones.
     """
     if is_log(record):
         return lr_too_high.not_judged("a log cannot be run again at another rate")
+    if two_signs(record):
+        return lr_too_high.not_judged(NO_MEASURE)
     reached = progress(record)
+    stuck = reached is not None and reached.stuck and len(record["optim.lr"]) >= MANY
+    if stuck and rises_on(record):
+        # The first steps are part of the warm-up, and look alike at any rate.
+        outcome = by_many_steps(record, reached)
+        if outcome is not None:
+            return outcome
     result = record.exam(EXAM)
     if result is None:
         if reached is not None and reached.learned_well:
@@ -58,18 +81,30 @@ def lr_too_high(record: Record) -> Outcome | None:
     if share is None and unstable:
         # The loss jumps above that of the untrained model: beside that a smaller gain is enough to be likely.
         share = next((name for name in SHARES if trial.below_all(name)), None)
-    if share is None and reached is not None and reached.stuck and len(record["optim.lr"]) >= MANY:
+    if share is None and stuck:
         # The first steps of a run that stops later on look alike at any rate.
-        result = record.exam(LONG)
-        if result is None:
-            return lr_too_high.not_judged(
-                "more steps at a lower rate have not been tried", wants=LONG
-            )
-        longer = Experiment.of(result)
-        if longer is not None and longer.speaks_for(reached, "lr/10"):
-            trial, share = longer, "lr/10"
+        outcome = by_many_steps(record, reached)
+        if outcome is not None:
+            return outcome
     if share is None:
         return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")
+    return too_high(record, reached, trial, share)
+
+
+def by_many_steps(record: Record, reached: Progress | None) -> Outcome | None:
+    """What more steps than the other experiments make say; None where they do not speak against the rate."""
+    result = record.exam(LONG)
+    if result is None:
+        return lr_too_high.not_judged("more steps at a lower rate have not been tried", wants=LONG)
+    trial = Experiment.of(result)
+    if trial is None or reached is None or not trial.faithful:
+        return None
+    share = next((name for name in SHARES if trial.speaks_for(reached, name)), None)
+    return None if share is None else too_high(record, reached, trial, share)
+
+
+def too_high(record: Record, reached: Progress | None, trial: Experiment, share: str) -> Outcome:
+    """A share of the rate learns where the run does not: is it the rate, and nothing else?"""
     if reached is not None and reached.solved:
         return lr_too_high.clear("next to nothing is left of the loss")
     if trial.outdone(reached, SHARES):
@@ -90,6 +125,13 @@ def lr_too_high(record: Record) -> Outcome | None:
         f"{f'is at {trial.control:.3f}' if math.isfinite(trial.control) else 'breaks'}",
         since_step=trial.start,
     )
+
+
+def rises_on(record: Record) -> bool:
+    """The rate is still on its way up when the replayed first steps end."""
+    rate = record["optim.lr"].finite()
+    early = rate.values[rate.steps < FIRST]
+    return len(early) > 0 and float(early.max()) < FULL_RATE * float(rate.values.max())
 
 
 def _share_that_learns(trial: Experiment) -> str | None:

@@ -3,7 +3,14 @@ from __future__ import annotations
 import math
 
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.checks.optimizer.base import Experiment, is_log, progress, rate_trace
+from traindoctor.checks.optimizer.base import (
+    NO_MEASURE,
+    Experiment,
+    is_log,
+    progress,
+    rate_trace,
+    two_signs,
+)
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_up"
@@ -52,6 +59,8 @@ def lr_too_low(record: Record) -> Outcome | None:
     """
     if is_log(record):
         return lr_too_low.not_judged("a log cannot be run again at another rate")
+    if two_signs(record):
+        return lr_too_low.not_judged(NO_MEASURE)
     trace = rate_trace(record)
     if trace is None:
         return lr_too_low.not_judged("the learning rate is not known")

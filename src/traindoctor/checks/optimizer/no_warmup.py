@@ -1,7 +1,14 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import Outcome, check
-from traindoctor.checks.optimizer.base import Experiment, is_log, progress, warms_up
+from traindoctor.checks.optimizer.base import (
+    NO_MEASURE,
+    Experiment,
+    is_log,
+    progress,
+    two_signs,
+    warms_up,
+)
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
@@ -28,6 +35,8 @@ def no_warmup(record: Record) -> Outcome | None:
     ## When it stays silent
     If warm-up does not help from the same start on the same batches, or the rate already rises.
     """
+    if two_signs(record):
+        return no_warmup.not_judged(NO_MEASURE)
     if warms_up(record):
         return no_warmup.clear("the rate rises from its first step on")
     if is_log(record):

@@ -30,7 +30,7 @@ def python_loop_per_example(record: Record) -> Outcome | None:
     Stack the examples (pad them to one length and mask the padding) and call the model once per batch.
     ## When it stays silent
     One call per micro-batch is accumulation. Where the batched call is not at least twice as fast, the loop
-    costs little.
+    costs little. Where actions drawn from one answer lead to the next input (an environment), the loop is the task.
     """
     calls, given = record["forward.calls"].median(), record.get("forward.batch")
     batch = given.median() if given is not None else np.nan
