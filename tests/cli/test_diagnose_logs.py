@@ -97,6 +97,16 @@ def test_a_rate_of_zero_is_possible_at_most(tmp_path: Path) -> None:
     assert steady["reason"].startswith("the loss does not fall: 4.002 at first, 4.002 at the end;")
 
 
+def test_norms_that_explode_are_possible_at_most(tmp_path: Path) -> None:
+    rising = [3.0 + 0.1 * k for k in range(60)]
+    said = verdict_on(csv(tmp_path / "m.csv", loss=rising, grad_norm=[1.3**k for k in range(60)]))
+    assert [cause["cause"] for cause in said["causes"]] == ["gradients-exploding"]
+    assert said["reason"].startswith("the loss rises: 3 at first, 8.65 at the end;")
+    calm = verdict_on(csv(tmp_path / "n.csv", loss=rising, grad_norm=[1.0 + k for k in range(60)]))
+    assert calm["causes"] == []
+    assert [row["cause"] for row in calm["ruled_out"]] == ["gradients-exploding"]
+
+
 def test_a_blind_guess_is_known_with_the_vocabulary(tmp_path: Path) -> None:
     file = csv(tmp_path / "m.csv", loss=[9.21 + 0.001 * (k % 7) for k in range(60)])
     assert "blind guess" not in verdict_on(file)["reason"]

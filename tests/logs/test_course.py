@@ -139,6 +139,13 @@ def test_the_zero_loss_of_a_trainer_is_a_nan() -> None:
     )
     assert (sign.name, sign.since_step, sign.grave) == ("loss-not-finite", 200, True)
     assert signs(hugging_face(every=200))[0].sentence.endswith("broke no later than step 200")
+    # It broke within a window: the mean that is logged for that is not 0 yet, the norm is NaN.
+    early = hugging_face(every=10)
+    early["loss.root"].values[19] = 1.1
+    [sign] = signs(early)
+    assert "from step 210 to the end" in sign.sentence
+    assert sign.sentence.endswith("the run broke after step 190 and no later than step 200")
+    assert sign.since_step == 200
 
 
 def test_a_zero_loss_alone_may_be_either() -> None:

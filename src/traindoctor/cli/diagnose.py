@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from traindoctor.checks.base import CONFIDENCE, Finding
-from traindoctor.diagnosis import Diagnosis, Symptom, diagnose
+from traindoctor.diagnosis import Diagnosis, Symptom, diagnose, examine, judge
 from traindoctor.errors import RecordError
 from traindoctor.logs import SERIES_SAID, read_log, signs
 from traindoctor.plain_files import is_there
@@ -39,27 +39,20 @@ def read(source: Path, *, vocab_size: int | None = None) -> Record:
 
 
 def judged(record: Record) -> Diagnosis:
-    """The verdict. Curves prove nothing and rule nothing out: on a log it is inconclusive, whatever they show."""
-    diagnosis = diagnose(record)
+    """The verdict. Curves prove nothing: on a log it is inconclusive, whatever they show."""
     log = record.fact("imported")
     if log is None:
-        return diagnosis
-    shown = signs(record)
-    causes = tuple(
-        replace(c, finding=possible(c.finding), consequences=(), explained_by=())
-        for c in diagnosis.causes
-    )
+        return diagnose(record)
+    shown, notes = signs(record), columns(log)
+    outcomes = [
+        possible(outcome) if isinstance(outcome, Finding) else outcome
+        for outcome in examine(record, notes=notes)
+    ]
     seen = [Symptom(s.name, s.sentence, s.since_step, s.grave) for s in shown]
-    seen += [Symptom(c.finding.cause, c.finding.summary, c.finding.since_step) for c in causes]
-    return replace(
-        diagnosis,
-        verdict="inconclusive",
-        reason=f"{shown[0].sentence}; {DECIDES}",
-        causes=causes,
-        symptoms=tuple(seen),
-        notes=(*columns(log), *diagnosis.notes),
-        steps=logged_steps(record),
-    )
+    found = (outcome for outcome in outcomes if isinstance(outcome, Finding))
+    seen += [Symptom(one.cause, one.summary, one.since_step) for one in found]
+    diagnosis = judge(outcomes, seen, steps=logged_steps(record), notes=notes)
+    return replace(diagnosis, verdict="inconclusive", reason=f"{shown[0].sentence}; {DECIDES}")
 
 
 def logged_steps(record: Record) -> int:

@@ -103,14 +103,18 @@ def _zeros(record: Record, loss: Series) -> Sign | None:
         return None
     since = int(loss.steps[begin])
     norm = record.get("grad.norm")
-    late = norm.after(since) if norm is not None else None
-    before = f"after step {loss.steps[begin - 1]} and " if begin else ""
-    if late is not None and len(late) and not np.isfinite(late.values).any():
+    if norm is not None and len(late := norm.after(since)) and not np.isfinite(late.values).any():
+        # Of the window in which it broke the Trainer logs a mean of what was still finite: norms tell it better.
+        sound = norm.finite().steps
+        broke = int(
+            norm.steps[np.searchsorted(norm.steps, sound[-1], "right") if len(sound) else 0]
+        )
+        after = f"after step {sound[-1]} and " if len(sound) else ""
         text = (
             f"the loss is logged as 0 and the gradient norm is NaN from step {since} to the end: so the Hugging Face Trainer "
-            f"logs a loss that is NaN; the run broke {before}no later than step {since}"
+            f"logs a loss that is NaN; the run broke {after}no later than step {broke}"
         )
-        return Sign("loss-not-finite", text, since, True)
+        return Sign("loss-not-finite", text, broke, True)
     if count < ZEROS:
         return None
     text = (

@@ -131,8 +131,8 @@ def _json(path: Path, text: str, lines: list[str]) -> Table:
         rows = _from_columns(rows)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise RecordError(
-            f"{_said(path)} is not a training log: a trainer_state.json (with log_history), a list of rows or one object "
-            "per line is expected"
+            f"{_said(path)} is not a training log: a trainer_state.json (with log_history), a list of rows, lists of one "
+            "length or one object per line is expected"
         )
     return Table(_shaped(path, [_flat(row) for row in rows]))
 
