@@ -161,3 +161,18 @@ def test_a_record_without_an_end_is_not_called_healthy() -> None:
     full = diagnose(running, checks=[clear], ended_early="no space left on device")
     assert full.verdict == "inconclusive"
     assert full.reason == "watching ended after 30 steps: no space left on device"
+
+
+def test_a_test_that_was_to_be_made_again_and_was_not_leaves_the_run_open() -> None:
+    @check(code="TST054", slug="position-missing", title="No order")
+    def again(record: Record) -> Outcome | None:
+        return again.not_judged("order tells nothing yet", wants="positions")
+
+    record = make_record(
+        {"loss.root": [1.0] * 30},
+        exams={"positions": {"pairs": []}},
+        facts={"env": {"device": "cpu"}, "run.ended": 0},
+    )
+    judged = diagnose(record, checks=[again])
+    assert judged.verdict == "inconclusive"
+    assert judged.reason == "there was no time to test position-missing"

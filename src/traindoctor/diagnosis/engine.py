@@ -55,7 +55,7 @@ def diagnose(
         steps=record.num_steps,
         symptoms=seen,
         running=watched(record) and record.fact("run.ended") is None,
-        unmade=tuple(record.fact("doctor.unmade") or ()),
+        unmade=unmade(record, outcomes),
         ended_early=ended_early or record.fact("watch.ended"),
         enough_steps=enough_steps,
         command=command_of(record),
@@ -69,6 +69,13 @@ def diagnose(
         after_seconds=after_seconds(record),
         notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
     )
+
+
+def unmade(record: Record, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """Exams that there was no time for, and those that were to be made once more on a later step, and were not."""
+    asked = {one.wants for one in outcomes if isinstance(one, NotJudged) and one.wants is not None}
+    again = {name for name in asked if (made := record.exam(name)) is not None and made.done}
+    return (*(record.fact("doctor.unmade") or ()), *sorted(again))
 
 
 def command_of(record: Record) -> str | None:

@@ -97,7 +97,8 @@ def first_and_second(parameter: Tensor, state: Mapping[str, Any]) -> tuple[Tenso
 
 
 def _read(tensor: Tensor) -> Tensor:
-    flat = local(tensor).detach().flatten()
+    tensor = local(tensor).detach()
+    flat = tensor.coalesce().values().flatten() if tensor.is_sparse else tensor.flatten()
     return flat[:: max(1, flat.numel() // ENTRIES)].double()
 
 

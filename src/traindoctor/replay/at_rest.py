@@ -23,6 +23,8 @@ def trained(patient: Patient) -> set[str]:
 
 
 def no_gradient(gradient: Tensor | None) -> bool:
+    if gradient is not None and gradient.is_sparse:
+        gradient = gradient.coalesce().values()
     return gradient is None or not bool(gradient.any())
 
 
