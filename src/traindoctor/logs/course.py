@@ -20,7 +20,7 @@ POINTS = 20
 MOST = 5000
 # Levels are medians of a tenth of the points.
 WINDOW = 10
-# A level differs from another one by so many standard errors of a median, and by so much of itself.
+# A level differs from another one by so many standard errors of a median (by chance: 6e-5), and by so much of itself.
 ERRORS, SAME = 4.0, 0.01
 # Back above its lowest level by this share, the loss has turned. Sound: 0 to 0.07 (1.4 in policy gradients, which is
 # within their noise); gradients that are never cleared: 0.21, the one sick run of this kind.
@@ -32,10 +32,10 @@ JUMP, JUMP_SHARE = 10.0, 0.25
 SWINGS, SWING = 6, 0.1
 # A loss that stays within its noise for this share of the points is on a plateau; sound short runs end on one as well.
 PLATEAU = 0.5
-# Within this many nats of a known level (a blind guess, the frequencies of the tokens), the loss stands on it: untrained
-# models begin 0 to 0.1 beside ln V.
+# Within this many nats of a known level (a blind guess, the frequencies of the tokens), the loss stands on it: the same
+# as GUESS in diagnosis/symptoms.py, not measured on logs.
 ON_LEVEL = 0.1
-# A loss of exactly 0 at so many points at the end was not learned: a sound run that is solved has 1e-4.
+# A loss of exactly 0 at so many points at the end was not learned: the lowest of the sound runs ends at 4e-4.
 ZEROS = 3
 # A rate is said to rise at first where its first value is under this share of its highest.
 WARM_UP = 0.9
