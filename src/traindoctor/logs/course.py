@@ -11,30 +11,31 @@ from numpy.typing import NDArray
 
 from traindoctor.record.schema import Record, Series
 
-# Ranges are over the loss of every step of 24 sound runs (corpus twins and public programs, 34 to 520 steps) and 8 sick
-# ones; signs are symptoms, so a wrong one costs a sentence and no verdict.
+# Ranges are over the loss of every step of 25 sound runs (corpus and public programs, 34 to 520 steps) and 7 sick ones,
+# none of which jumps or swings: there only the sound side is measured. Signs are symptoms: a wrong one costs a sentence
+# and no verdict.
 # Fewer points make no course.
 POINTS = 20
 # More points than this are taken together by their medians: jumps of fewer points than that are lost in them.
 MOST = 5000
 # Levels are medians of a tenth of the points.
 WINDOW = 10
-# A level differs from another one by so many standard errors of a median, and by so much of itself.
+# A level differs from another one by so many standard errors of a median (by chance: 6e-5), and by so much of itself.
 ERRORS, SAME = 4.0, 0.01
-# Back above its lowest level by this share, the loss has turned. Sound: 0 to 0.03 (1.4 in policy gradients, which is
-# within their noise); gradients that are never cleared: 0.21.
+# Back above its lowest level by this share, the loss has turned. Sound: 0 to 0.07 (1.4 in policy gradients, which is
+# within their noise); gradients that are never cleared: 0.21, the one sick run of this kind.
 TURNED = 0.1
 # A point this far above the lowest level so far, in scatters of single points and as a share, is a jump. Sound: up to
-# 6.4 scatters (of a loss near 0), and up to 0.25 of the level (0.4 and more only near 0).
+# 6.4 scatters (of a loss near 0); the share is up to 0.25, and 0.6 and more where the loss is small beside its scatter.
 JUMP, JUMP_SHARE = 10.0, 0.25
 # Turns, up or down, by this share of the loss and JUMP scatters: so many are an oscillation. Sound: 0 or 1.
 SWINGS, SWING = 6, 0.1
 # A loss that stays within its noise for this share of the points is on a plateau; sound short runs end on one as well.
 PLATEAU = 0.5
-# Within this many nats of a known level (a blind guess, the frequencies of the tokens), the loss stands on it: untrained
-# models begin 0 to 0.1 beside ln V.
+# Within this many nats of a known level (a blind guess, the frequencies of the tokens), the loss stands on it: the same
+# as GUESS in diagnosis/symptoms.py, not measured on logs.
 ON_LEVEL = 0.1
-# A loss of exactly 0 at so many points at the end was not learned: a sound run that is solved has 1e-4.
+# A loss of exactly 0 at so many points at the end was not learned: the lowest of the sound runs ends at 4e-4.
 ZEROS = 3
 # A rate is said to rise at first where its first value is under this share of its highest.
 WARM_UP = 0.9
