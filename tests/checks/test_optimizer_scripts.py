@@ -15,6 +15,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "tiny_lm.py"
 
 SICK = {
     "lr-too-high": ("lr-too-high",),
+    "lr-too-high-later": ("lr-too-high",),  # behind a warm-up
     "lr-too-low": ("lr-too-low",),
     "schedule": ("lr-schedule-wrong",),
     "stuck-warmup": ("lr-schedule-wrong",),
@@ -28,7 +29,7 @@ SICK = {
     "clip-early": ("clip-ineffective",),
     "clip-too-tight": ("clip-too-tight",),
 }
-HEALTHY = ("healthy", "frozen", "sgd", "cosine")
+HEALTHY = ("healthy", "frozen", "sgd", "cosine", "warm-up and cosine")
 
 
 def verdict(tmp_path: Path, fault: str) -> dict[str, Any]:

@@ -59,6 +59,7 @@ if FAULT == "frozen":  # healthy: the body is frozen on purpose
     model.tokens.requires_grad_(False)
     given = [p for p in given if p.requires_grad]
 rate = {"lr-too-high": 0.3, "lr-too-low": 1e-7, "sgd": 0.3, "clip-too-tight": 0.3}.get(FAULT, rate)
+rate = {"lr-too-high-later": 3.0}.get(FAULT, rate)
 limit = {"clip-too-tight": 1e-4}.get(FAULT, limit)
 
 
@@ -69,6 +70,8 @@ def make_optimizer():
         return torch.optim.Adam(given, lr=rate, weight_decay=0.3)
     if FAULT == "betas":
         return torch.optim.AdamW(given, lr=rate, betas=(0.9999, 0.9))
+    if FAULT in ("lr-too-high-later", "warm-up and cosine"):
+        return torch.optim.AdamW(given, lr=rate, betas=(0.9, 0.95), weight_decay=0.1)
     if FAULT == "eps":
         return torch.optim.AdamW(given, lr=rate, eps=10.0)
     return torch.optim.AdamW(given, lr=rate, weight_decay=0.01)
@@ -82,6 +85,10 @@ if FAULT == "schedule":
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.8)
 elif FAULT == "stuck-warmup":
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 100))
+elif FAULT in ("lr-too-high-later", "warm-up and cosine"):
+    rising = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=60)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2000)
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [rising, falling], [60])
 elif FAULT == "cosine":
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
 
