@@ -22,7 +22,7 @@ ALLOWED = {
     "events": {"errors"},
     "logs": {"record", "plain_files", "errors"},
     "checks": {"record", "errors"},
-    "diagnosis": {"checks", "record", "errors"},
+    "diagnosis": {"checks", "logs", "record", "errors"},
     "report": {"diagnosis", "checks", "record", "errors"},
     "dashboard": {"report", "diagnosis", "checks", "record", "errors"},
     "numerics": {"errors"},

@@ -22,7 +22,8 @@ def command(out: str | None, vocab_size: int | None, source: Path) -> int:
     """Turn the log of another tool into a record: whatever `traindoctor diagnose` reads, a file or a folder.
     Then `traindoctor ui`, `report` and `diagnose` take the record as they take any run."""
     from traindoctor.capture.folders import new_folder
-    from traindoctor.cli.diagnose import columns, judged
+    from traindoctor.diagnosis import diagnose
+    from traindoctor.diagnosis.of_a_log import columns
     from traindoctor.errors import RecordError
     from traindoctor.logs import read_log, write_log
     from traindoctor.plain_files import is_there
@@ -31,7 +32,7 @@ def command(out: str | None, vocab_size: int | None, source: Path) -> int:
     if not is_there(source):
         raise RecordError(f"there is nothing at {source}: give a log file, or a folder of logs")
     record = read_log(source, vocab_size=vocab_size)  # before a folder is made for it
-    diagnosis = judged(record)
+    diagnosis = diagnose(record)
     record.facts["verdict"] = as_dict(diagnosis)
     folder = write_log(record, new_folder(source.stem, out), source)
     steps = "1 step" if diagnosis.steps == 1 else f"{diagnosis.steps} steps"

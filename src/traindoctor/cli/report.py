@@ -39,12 +39,13 @@ def command(
 
     RUN is the folder of a run, or a log that `traindoctor diagnose` reads.
     """
-    from traindoctor.cli.diagnose import judged, read
+    from traindoctor.cli.diagnose import read
+    from traindoctor.diagnosis import diagnose
     from traindoctor.report import html, markdown
     from traindoctor.report import json as json_report
 
     record = read(source)
-    diagnosis = judged(record)
+    diagnosis = diagnose(record)
     ending = {".md": "md", ".json": "json"}.get(output.suffix if output else "", "html")
     form = form or ending
     if form == "html":

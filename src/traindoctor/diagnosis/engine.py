@@ -12,6 +12,7 @@ import numpy as np
 
 from traindoctor.checks import BY_SLUG, CHECKS
 from traindoctor.checks.base import Check, Finding, NotJudged, Outcome, watched
+from traindoctor.diagnosis.of_a_log import diagnose_log
 from traindoctor.diagnosis.rules import consequences
 from traindoctor.diagnosis.symptoms import symptoms
 from traindoctor.diagnosis.verdict import ENOUGH_STEPS, OUTCOME_ONLY, RUN, Diagnosis, Run, judge
@@ -49,6 +50,8 @@ def diagnose(
     record = source if isinstance(source, Record) else open_record(source)
     notes: list[str] = []
     outcomes = examine(record, checks=checks, notes=notes)
+    if record.fact("imported") is not None and record.names:
+        return diagnose_log(record, outcomes, notes)
     with np.errstate(all="ignore"):
         seen, percent, seconds = symptoms(record), overhead_percent(record), own_seconds(record)
     run = Run(

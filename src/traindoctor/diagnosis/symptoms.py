@@ -89,8 +89,8 @@ def _windows(series: Series) -> tuple[float, float, float, float] | None:
     if len(finite) < MIN_POINTS:
         return None
     width = max(5, len(finite) // 10)
-    kernel = np.ones(width) / width
-    means = np.convolve(finite.values, kernel, mode="valid")
+    sums = np.concatenate([[0.0], np.cumsum(finite.values)])
+    means = (sums[width:] - sums[:-width]) / width
     noise = float(np.std(np.diff(finite.values)) / math.sqrt(2 * width))
     return float(means[0]), float(means[-1]), float(means.min()), noise
 

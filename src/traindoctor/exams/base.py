@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
 from traindoctor.record import ExamResult
 from traindoctor.replay.collective import OTHERS_FIXED
+from traindoctor.replay.input_sites import asks_for_tokens
 from traindoctor.replay.watchdog import Overdue, limited
 
 if TYPE_CHECKING:
+    from traindoctor.replay.ends import Ends
     from traindoctor.replay.patient import Patient
+    from traindoctor.replay.tape import StepTape
 
 
 class NotApplicable(Exception):
@@ -80,3 +83,21 @@ def exam(
         return Exam(name, title, cost, perform, needs_tape, least)
 
     return build
+
+
+def nothing_beside_tokens(tape: StepTape, ends: Sequence[Ends]) -> NotApplicable | NotPossible:
+    """Why no loss stands beside rows of tokens. `ends`: what was found, none of it of the kind that is asked for."""
+    rows = [
+        s for s in tape.input_sites if s.kind == "data" and s.index is not None and s.index.ndim > 1
+    ]
+    if not rows:
+        return NotApplicable("the model does not read rows of tokens")
+    if not tape.loss_sites:
+        if not asks_for_tokens(tape):
+            return NotApplicable("no loss asks for a token")
+        return NotPossible("the loss is written in a way that hides its targets")
+    if ends and all(e.contrastive for e in ends):
+        return NotApplicable("the loss compares the rows of a batch with each other")
+    if ends:
+        return NotApplicable("the targets are not one token for each place")
+    return NotPossible("no loss whose targets are known depends on the tokens")

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotPossible, exam
-from traindoctor.exams.token_rows import nothing_beside_tokens
+from traindoctor.exams.base import NotPossible, exam, nothing_beside_tokens
 from traindoctor.replay.ends import (
     FAITHFUL,
     ROUNDING,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.exams.token_rows import nothing_beside_tokens
+from traindoctor.exams.base import NotApplicable, exam, nothing_beside_tokens
 from traindoctor.replay.ends import find_ends
 from traindoctor.replay.ops import Op, Ref
 from traindoctor.replay.structure import Structure

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from traindoctor.exams.base import exam
-from traindoctor.exams.token_rows import nothing_beside_tokens
+from traindoctor.exams.base import exam, nothing_beside_tokens
 from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
 from traindoctor.replay.ops import PARAMETER, Op, Ref
 from traindoctor.replay.origins import hangs_on

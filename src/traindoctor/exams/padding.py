@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from traindoctor.exams.base import exam
-from traindoctor.exams.token_rows import nothing_beside_tokens
+from traindoctor.exams.base import exam, nothing_beside_tokens
 from traindoctor.replay.ends import Ends, find_ends
 from traindoctor.replay.padding_token import known_as_padding
 

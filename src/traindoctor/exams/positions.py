@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.exams.token_rows import nothing_beside_tokens
+from traindoctor.exams.base import NotApplicable, NotPossible, exam, nothing_beside_tokens
 from traindoctor.replay.dropout import without_dropout
 from traindoctor.replay.ends import Ends, find_ends, twins
 from traindoctor.replay.structure import Structure

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from traindoctor.exams.base import NotPossible, exam
-from traindoctor.exams.token_rows import nothing_beside_tokens
+from traindoctor.exams.base import NotPossible, exam, nothing_beside_tokens
 from traindoctor.replay.alignment import looks_like_positions
 from traindoctor.replay.ends import Ends, find_ends
 from traindoctor.replay.reference import HELD_OUT, LEAST_BATCHES, Batches, Reference, teach

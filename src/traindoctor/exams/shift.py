@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import exam
-from traindoctor.exams.token_rows import nothing_beside_tokens
+from traindoctor.exams.base import exam, nothing_beside_tokens
 from traindoctor.replay.alignment import exact_shift
 from traindoctor.replay.ends import (
     FAITHFUL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from traindoctor.replay.loss_sites import TORCH_LOSSES
@@ -74,3 +75,23 @@ def _continuous_site(tape: StepTape) -> Iterator[InputSite]:
         if data and named and not op.synthetic and op.name not in TORCH_LOSSES:
             yield InputSite(op, None, named[0], "continuous", data[0])
             return
+
+
+def asks_for_tokens(tape: StepTape) -> bool:
+    """Whether whole numbers of the batch meet anything but the tables that they are looked up in."""
+    looked_up = {id(site.op) for site in tape.input_sites}
+    for op in tape.ops:
+        if id(op) in looked_up:
+            continue
+        kinds = {ref: hangs_on(tape, ref) for ref in op.inputs}
+        if any(kind & PARAMETER for kind in kinds.values()):
+            if any(kind == DATA and is_whole(tape, ref) for ref, kind in kinds.items()):
+                return True
+    return False
+
+
+def is_whole(tape: StepTape, ref: Ref) -> bool:
+    """A rearrangement of integers of the batch."""
+    *_, (first, _) = walk_back(tape, ref)
+    kept = tape.constants.get(first)
+    return kept is not None and not kept.is_floating_point() and kept.dtype is not torch.bool
