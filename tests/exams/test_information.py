@@ -514,6 +514,33 @@ def test_a_sink_takes_its_share_of_the_weights(
             assert (row["off"] > 1e-3) is is_wrong
 
 
+MIXES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "einsum": lambda share, parts: torch.einsum("btk,btkv->btv", share, parts),
+    "product": lambda share, parts: (share.unsqueeze(-1) * parts).sum(2),
+    "matmul": lambda share, parts: (share.unsqueeze(-2) @ parts).squeeze(-2),
+}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize(("dim", "wrong"), [(-1, False), (1, True)])
+def test_a_mixture_of_distributions_has_its_weights_in_one_factor(
+    examine: Examine, mix: str, dim: int, wrong: bool
+) -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.share, self.parts = nn.Linear(D, 3), nn.Linear(D, 3 * V)
+
+        def forward(self, h: Tensor) -> Tensor:
+            parts = self.parts(h).unflatten(-1, (3, V)).softmax(-1)
+            return MIXES[mix](self.share(h).softmax(dim), parts)
+
+    model = Model()
+    model.head = Mixed()
+    rows = softmax_axis(examine(model, reverse)).values["attentions"]
+    assert any(row["off"] > 1e-3 for row in rows) is wrong
+
+
 def test_weights_normalised_over_queries_and_keys_together(examine: Examine) -> None:
     class Joint(Attention):
         def forward(self, x: Tensor) -> Tensor:

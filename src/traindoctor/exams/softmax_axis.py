@@ -47,13 +47,14 @@ def examine(tape: StepTape, structure: Structure, attention: Attention) -> dict[
     if axis is None or softmax is None:
         return None
     others = [ref for op in attention.path for ref in op.inputs]
-    replay = tape.replay(want=[softmax, *others])
+    partners = factors_beside(tape, attention)
+    replay = tape.replay(want=[softmax, *others, *partners])
     start = replay[softmax].detach()
     plain = follow(attention, start, replay, keep=VIEWS)
     whole = follow(attention, start, replay, keep=None)
     sums, noise = plain.float().sum(axis), float(torch.finfo(start.dtype).eps)
     off, off_at_product = gap(sums), gap(whole.float().sum(axis))
-    if off is None:
+    if off is None or any(is_a_mean(replay[one], plain.shape[axis]) for one in partners):
         return None
     if off > ROUNDINGS * noise:
         entries = torch.arange(start.numel(), device=start.device).reshape(start.shape)
@@ -69,6 +70,25 @@ def examine(tape: StepTape, structure: Structure, attention: Attention) -> dict[
         "dim": softmax_dim(attention.op),
         "after_softmax": [op.name for op in attention.path if op.name not in VIEWS | DROPOUTS],
     }
+
+
+def factors_beside(tape: StepTape, attention: Attention) -> list[Ref]:
+    """What the weights are multiplied with."""
+    product = attention.product
+    assert product is not None
+    if attention.kind == "weighted sum":
+        product = tape.producer[product.inputs[0]]
+    return [ref for ref in product.inputs if ref != attention.weights]
+
+
+def is_a_mean(other: Tensor, size: int) -> bool:
+    """The other factor holds the weights of the mean: a mixture of distributions, each of them a softmax too."""
+    other = other.detach().float()
+    if not bool((other >= 0).all()):
+        return False
+    rounding = ROUNDINGS * torch.finfo(torch.float32).eps
+    axes = (axis for axis, length in enumerate(other.shape) if length == size)
+    return any(bool(((other.sum(axis) - 1).abs() <= rounding).all()) for axis in axes)
 
 
 def follow(
