@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from traindoctor.checks.base import Clear, Finding
 from traindoctor.checks.data.targets_misaligned import targets_misaligned
+from traindoctor.checks.model.attention_blind import attention_blind
 from traindoctor.checks.model.causal_mask_leak import causal_mask_leak
 from traindoctor.checks.model.init_too_large import init_too_large
 from traindoctor.exams.attention_scores import attention_scores
@@ -472,6 +473,48 @@ def test_softmax_of_weights_that_multiply_and_are_added_up(
 
     row = softmax_axis(examine(Pooled(), reverse)).values["attentions"][0]
     assert (row["off"] > 1e-3) is wrong
+
+
+class Memory(Attention):
+    """Three learned keys in front of the text; `shift`: how far the diagonal of the mask is moved for them."""
+
+    def __init__(self, spell: str, shift: int, window: int = T) -> None:
+        super().__init__()
+        self.spell, self.shift, self.window = spell, shift, window
+        self.memory = nn.Parameter(torch.randn(3, D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys = torch.cat([self.memory.expand(len(x), 3, D), x], dim=1)
+        q, (_, k, v) = self.qkv(x).chunk(3, dim=-1)[0], self.qkv(keys).chunk(3, dim=-1)
+        ones = torch.ones(x.shape[1], keys.shape[1], dtype=torch.bool)
+        seen = ones.tril(self.shift) & ~ones.tril(self.shift - self.window)
+        if self.spell == "built in":
+            return self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=seen))
+        scores = torch.einsum("bqd,bkd->bqk", q, k) / D**0.5
+        if self.spell == "added":
+            return self.out((scores + (~seen) * -1e9).softmax(-1) @ v)
+        return self.out(self.drop(scores.masked_fill(~seen, -torch.inf).softmax(-1)) @ v)
+
+
+@pytest.mark.parametrize("spell", ["filled", "added", "built in"])
+@pytest.mark.parametrize(("shift", "hole"), [(3, 0), (0, 2)])
+def test_a_mask_at_the_wrong_corner_hides_the_nearest_tokens(
+    examine: Examine, spell: str, shift: int, hole: int
+) -> None:
+    model = Model()
+    model.attention = nn.ModuleList(Memory(spell, shift) for _ in range(2))
+    [pair] = dependence(examine(model, next_token)).values["pairs"]
+    assert pair.get("hole", 0) == hole
+    record = make_record(exams={"dependence": {"pairs": [pair], "attentions": 2}})
+    found = attention_blind(record)
+    assert isinstance(found, Finding) is (hole > 0)
+
+
+def test_a_window_that_ends_is_no_hole(examine: Examine) -> None:
+    model = Model()
+    model.attention = nn.ModuleList(Memory("filled", 3, window=2) for _ in range(2))
+    [pair] = dependence(examine(model, next_token)).values["pairs"]
+    assert pair.get("hole", 0) == 0
 
 
 class Sink(Attention):

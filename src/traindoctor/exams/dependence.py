@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam, nothing_beside_tokens
+from traindoctor.replay.dropout import without_dropout
 from traindoctor.replay.ends import (
     FAITHFUL,
     ROUNDING,
@@ -107,6 +108,8 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
                 # 0: the score at a token's own place has seen it; 1: only the next one has.
                 "lag": lag(grid[row], middle),
             }
+            if ends.causal and hole_behind(grid[row], middle):
+                result["hole"] = smallest_hole(tape, ends, row, begin, middle)
             later = torch.cat([grid[row, :middle], grid[row, middle + 1 :]])
             result["other_places"] = float(later.max()) / spread if len(later) else None
             if result["other_places"] == 0:
@@ -166,6 +169,30 @@ def is_crossed(moved: Tensor, counts: Tensor, ends: Ends, row: int, middle: int)
         return max(found["other_rows"], found["future"]) > 0 or found["after"] == 0
 
     return misplaced(own) and not misplaced(other)
+
+
+def smallest_hole(tape: StepTape, ends: Ends, row: int, begin: int, middle: int) -> int:
+    """Of the holes behind several tokens, without dropout: blocks and patches have their borders somewhere, chance its own."""
+    assert ends.layout is not None
+    axis, rows, places = ends.layout
+    index = ends.index if axis == 1 else ends.index.T
+    sober = without_dropout(tape)
+    base = sober.replay(want=(ends.loss.logits,))[ends.loss.logits]
+    holes = []
+    for place in {(begin + middle) // 2, max(begin, middle - 1), middle}:
+        moved = movement(sober, ends, base, changed(index, ends, row, [place]))
+        grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
+        holes.append(hole_behind(grid[row], place))
+    return min(holes)
+
+
+def hole_behind(line: Tensor, place: int) -> int:
+    """Places just after the first one that sees a token which do not see it, while later ones do: 0 in every sound model.
+
+    A window that ends is no hole: behind it nothing moves any more.
+    """
+    seen = (line[place:] > 0).nonzero().flatten().tolist()
+    return seen[1] - seen[0] - 1 if len(seen) > 1 else 0
 
 
 def own_share(line: Tensor, place: int) -> float | None:

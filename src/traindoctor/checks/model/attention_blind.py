@@ -27,6 +27,7 @@ def attention_blind(record: Record) -> Outcome | None:
     ## What it does
     Changes one token at the embedding call and looks which scores move. If only its own place moves, attention
     passes nothing on; if other examples move instead of other places, it attends over the batch.
+    Nor may the nearest context be hidden while earlier tokens are seen.
     ## Why it matters
     The model cannot use context: it ends at what the current token alone tells.
     ## How to fix
@@ -52,6 +53,9 @@ def attention_blind(record: Record) -> Outcome | None:
         outcome = wrong_axis(pair, result)
         if outcome is not None:
             return outcome
+    holes = [p for p in pairs if p.get("hole")]
+    if holes:
+        return blind_spot(holes[0], result)
     if any(not passes_nothing(p) for p in pairs):
         return attention_blind.clear("dependence: scores move when another token changes")
     if dead(record):
@@ -65,6 +69,25 @@ def attention_blind(record: Record) -> Outcome | None:
     return attention_blind.finding(
         evidence("movement of scores at other places", value, "0.01 and more", step=result.step),
         evidence("movement at the own place", pair.get("one_token"), step=result.step),
+        line=pair["line"],
+        since_step=0,
+        grade="exact",
+    )
+
+
+def blind_spot(pair: dict[str, Any], result: ExamResult) -> Outcome:
+    """The most recent tokens are hidden: a mask that is aligned to the wrong corner where other keys stand in front."""
+    return attention_blind.finding(
+        evidence(
+            "places after a token that do not see it, before places that do",
+            pair["hole"],
+            0,
+            step=result.step,
+        ),
+        summary=f"A prediction does not see the {pair['hole']} tokens before its own, though it sees earlier ones: the mask "
+        "is shifted",
+        remedy="Count the keys that stand before the text (a memory, a prefix, a cache): query i may see keys up to i plus "
+        "their number.",
         line=pair["line"],
         since_step=0,
         grade="exact",
