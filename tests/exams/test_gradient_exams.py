@@ -14,6 +14,8 @@ from patients import patient_of
 from torch import Tensor, nn
 
 from traindoctor.capture.watch import Watch
+from traindoctor.checks.base import Finding
+from traindoctor.checks.loss.double_softmax import double_softmax
 from traindoctor.exams.accumulation import accumulation
 from traindoctor.exams.finite_difference import finite_difference
 from traindoctor.exams.functions_alone import functions_alone
@@ -25,6 +27,7 @@ from traindoctor.exams.loss_input import loss_input
 from traindoctor.exams.precision_ladder import precision_ladder
 from traindoctor.exams.printed_loss import printed_loss, projection
 from traindoctor.exams.tape_gradient import tape_gradient
+from traindoctor.record import make_record
 from traindoctor.replay.names import Names
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.single import tape_step
@@ -723,6 +726,52 @@ def test_a_softmax_of_a_teachers_probabilities_is_seen(twice: bool, found: int) 
 
     values = perform(loss_input, patient_of(model, compute))
     assert len(values["softmaxes"]) == found
+
+
+@pytest.mark.parametrize(("squashed", "found"), [(True, 1), (False, 0)])
+def test_a_logsumexp_of_probabilities_is_seen(squashed: bool, found: int) -> None:
+    model = nn.Linear(4, 6)
+    x, y = torch.randn(12, 4), torch.randint(6, (12, 1))
+
+    def compute() -> Tensor:
+        scores = model(x).softmax(-1) if squashed else model(x)
+        return (torch.logsumexp(scores, -1) - scores.gather(1, y).squeeze(1)).mean()
+
+    values = perform(loss_input, patient_of(model, compute))
+    said = double_softmax(make_record(exams={"loss_input": dict(values)}))
+    assert isinstance(said, Finding) is squashed
+
+
+def pointwise(scores: Tensor, dim: int) -> Tensor:  # (T, B, C): places are classified one by one
+    logs = scores.log_softmax(dim)
+    return F.nll_loss(logs.flatten(0, 1), torch.arange(40) % 6)
+
+
+def along(scores: Tensor, dim: int) -> Tensor:
+    lengths = torch.full((5,), 8), torch.full((5,), 3)
+    return F.ctc_loss(scores.log_softmax(dim), torch.ones(5, 3, dtype=torch.long), *lengths)
+
+
+def over_an_image(scores: Tensor, dim: int) -> Tensor:  # (B, C, H, W)
+    image = scores.reshape(2, 4, 6, 5).movedim(2, 1)
+    logs = image.log_softmax({2: 1, 1: 0, 0: 2}[dim])
+    return F.nll_loss(logs, torch.zeros(2, 4, 5, dtype=torch.long))
+
+
+@pytest.mark.parametrize("loss", [pointwise, along, over_an_image])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_log_probabilities_over_another_axis_are_seen(
+    loss: Callable[[Tensor, int], Tensor], dim: int
+) -> None:
+    model = nn.Linear(4, 6)
+    x = torch.randn(8, 5, 4)
+    values = perform(loss_input, patient_of(model, lambda: loss(model(x), dim)))
+    said = double_softmax(make_record(exams={"loss_input": dict(values)}))
+    # Flattened, places and rows are one axis: a softmax over one of them shows over neither.
+    hidden = loss is pointwise and dim < 2
+    assert isinstance(said, Finding) is (dim < 2 and not hidden)
+    if values["crossed"]:
+        assert values["crossed"][0]["axis"] != values["crossed"][0]["classes"]
 
 
 def test_scores_of_one_sum_are_no_probabilities() -> None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 # Rows of a distribution sum to 1 up to rounding; logits do so by no accident, in all rows of all steps.
 SUM_TOLERANCE = 1e-3
+# What makes logarithms of probabilities of scores; a logsumexp is the half of it that losses by hand write.
+NORMALISING = SOFTMAX | {"logsumexp"}
+# Losses that are given log-probabilities -> the axis of the classes.
+GIVEN_LOGARITHMS = {"nll_loss": 1, "ctc_loss": -1}
 # Softmaxes of one step that are looked at.
 MOST_SOFTMAXES = 64
 # Steps back through multiplications by a number (a temperature).
@@ -41,9 +45,35 @@ def loss_input(patient: Patient) -> Mapping[str, Any]:
             row = describe(tape, site)
             key = (row["line"], row["kind"])
             sites[key] = row if key not in sites else merge(sites[key], row)
-    if not sites:
+    looked_at, crossed = normalised_elsewhere(patient)
+    if not sites and not looked_at:
         raise NotPossible("the step calls no loss function that is known")
-    return {"sites": list(sites.values()), "softmaxes": softmaxes_of_distributions(patient)}
+    return {
+        "sites": list(sites.values()),
+        "softmaxes": softmaxes_of_distributions(patient),
+        "crossed": crossed,
+    }
+
+
+def normalised_elsewhere(patient: Patient) -> tuple[int, list[dict[str, Any]]]:
+    """Losses that are given log-probabilities, and those of them whose are normalised over another axis than the classes."""
+    tape = patient.tape
+    assert tape is not None
+    ops = [op for op in tape.ops if op.name in GIVEN_LOGARITHMS and op.inputs][:MOST_SOFTMAXES]
+    replay = tape.replay(want=[op.inputs[0] for op in ops]) if ops else {}
+    found = []
+    for op in ops:
+        given = replay[op.inputs[0]].detach().double().exp()
+        classes = GIVEN_LOGARITHMS[op.name] % given.ndim if given.ndim > 1 else 0
+        over = [axis for axis in range(given.ndim) if sums_to_one_over(given, axis)]
+        if given.ndim > 1 and over and classes not in over:
+            line = op.line or op.nearest_line
+            found.append({"op": op.name, "line": line, "axis": over[0], "classes": classes})
+    return len(ops), found
+
+
+def sums_to_one_over(values: Tensor, axis: int) -> bool:
+    return values.shape[axis] > 1 and sums_to_one(values.movedim(axis, -1).flatten(0, -2))
 
 
 def softmaxes_of_distributions(patient: Patient) -> list[dict[str, Any]]:
@@ -51,7 +81,8 @@ def softmaxes_of_distributions(patient: Patient) -> list[dict[str, Any]]:
     tape = patient.tape
     assert tape is not None
     roots = [root.ref for root in tape.roots if root.ref is not None]
-    ops = [op for op in tape.needed(roots) if op.name in SOFTMAX and op.inputs][:MOST_SOFTMAXES]
+    ops = [op for op in tape.needed(roots) if op.name in NORMALISING and op.inputs]
+    ops = ops[:MOST_SOFTMAXES]
     wanted = [op.inputs[0] for op in ops]
     if not wanted:
         return []

@@ -57,6 +57,21 @@ def double_softmax(record: Record) -> Outcome | None:
                 since_step=0,
                 grade="exact",
             )
+    for crossed in result.values.get("crossed", ()):
+        return double_softmax.finding(
+            evidence(
+                "axis over which the probabilities sum to 1",
+                crossed["axis"],
+                crossed["classes"],
+                step=result.step,
+            ),
+            summary=f"{crossed['op']} is given log-probabilities that sum to 1 over axis {crossed['axis']}, not over the "
+            "classes",
+            remedy=f"Take the log-softmax over the classes, axis {crossed['classes']} of what {crossed['op']} is given.",
+            line=crossed["line"],
+            since_step=0,
+            grade="exact",
+        )
     for again in result.values.get("softmaxes", ()):
         return double_softmax.finding(
             evidence(
