@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from traindoctor.capture.attention import FIRST_STEPS, LONGEST, LONGEST_SILENCE, SHARE, Attention
+from traindoctor.capture.attention import (
+    FIRST_STEPS,
+    LONGEST,
+    LONGEST_SILENCE,
+    SHARE,
+    STAGE_STEPS,
+    Attention,
+)
 from traindoctor.capture.hub import hub
 from traindoctor.capture.watch import Watch
 from traindoctor.record import open_record
@@ -173,3 +180,44 @@ def test_waking_waits_until_we_may_look(tmp_path: Path) -> None:
     finally:
         watch.close(0)
     assert open_record(tmp_path).fact("run.steps") == 141
+
+
+def test_a_new_optimizer_begins_a_stage_that_is_followed_closely() -> None:
+    attention = Attention(0.0)
+    for step in range(FIRST_STEPS):
+        attention.end_step(step, 1.0, 0.001)
+    attention.begin_stage(80)
+    assert all(attention.attentive(step) for step in range(80, 80 + STAGE_STEPS))
+    assert not attention.attentive(80 + STAGE_STEPS)
+
+
+def test_optimizers_made_one_after_the_other_are_followed_at_doubling_distances() -> None:
+    attention = Attention(0.0)
+    for step in range(FIRST_STEPS):
+        attention.end_step(step, 1.0, 0.001)
+    followed_closely = 0
+    for step in range(FIRST_STEPS, 10_000):
+        attention.begin_stage(step)
+        followed_closely += attention.attentive(step)
+    assert followed_closely < 8 * STAGE_STEPS + 10_000 // LONGEST
+
+
+def test_what_a_later_optimizer_leaves_out_is_seen(tmp_path: Path) -> None:
+    """The head is exchanged after the second optimizer was made: the new one is in none."""
+    watch = Watch(tmp_path / "run", replay=False)
+    watch.attach()
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    try:
+        for stage in range(2):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            if stage:
+                model[1] = nn.Linear(4, 2)
+            for _ in range(70):
+                optimizer.zero_grad()
+                model(torch.randn(3, 4)).square().mean().backward()
+                optimizer.step()
+    finally:
+        watch.close()
+    coverage = open_record(tmp_path / "run").fact("optimizer.coverage")
+    assert [one["name"] for one in coverage["missing"]] == ["1.weight", "1.bias"]
+    assert all(one["looks_with_gradient"] >= 5 for one in coverage["missing"])

@@ -15,6 +15,8 @@ from statistics import median
 FIRST_STEPS = 64
 # However slow the machine is.
 FEWEST_FIRST = 8
+# And so long where a new optimizer begins another stage of the run.
+STAGE_STEPS = 16
 # Part of the budget that listening may use; the rest is for measurements.
 SHARE = 0.5
 # Most steps between two heard ones, and between two attentive ones.
@@ -35,14 +37,16 @@ class Attention:
         self.stride = self.pulse = 1
         self.first = FIRST_STEPS
         """Steps that are all attentive."""
+        self._stage = range(0)
+        """Those of the latest stage that are."""
         self._attentive: deque[float] = deque(maxlen=REMEMBERED)
         self._ordinary: deque[float] = deque(maxlen=REMEMBERED)
 
     def attentive(self, step: int) -> bool:
-        return step < self.first or step % self.stride == 0
+        return step < self.first or step in self._stage or step % self.stride == 0
 
     def heard(self, step: int) -> bool:
-        return step < self.first or step % self.pulse == 0
+        return step < self.first or step in self._stage or step % self.pulse == 0
 
     def end_step(self, step: int, seconds: float, step_seconds: float) -> None:
         """What listening to this step cost, measurements not counted, beside the step's own time."""
@@ -52,6 +56,12 @@ class Attention:
         self._attentive.append(seconds)
         if step + 1 >= self.first:
             self._decide(SHARE * self.budget * step_seconds)
+
+    def begin_stage(self, step: int) -> None:
+        """A new optimizer takes its first step: what it trains is looked at anew. Scripts that make one after the other are
+        followed closely at distances that double."""
+        if step >= max(self.first, 2 * self._stage.start):
+            self._stage = range(step, step + STAGE_STEPS)
 
     def reserve(self, step: int) -> float:
         """What listening to the rest of the first steps will cost, judged by the cheapest so far: no test may take it."""

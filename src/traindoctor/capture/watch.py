@@ -9,6 +9,7 @@ import multiprocessing.util
 import sys
 import time
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -103,6 +104,8 @@ class Watch:
         """What of the border's time is on the account."""
         self._tap_costs: deque[float] = deque(maxlen=TAPS_REMEMBERED)
         """What taps cost in a step where they make no event."""
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that have stepped."""
         self._slept = 0
         """Steps that passed in silence before the one that is heard now."""
         self._step_began = time.perf_counter()
@@ -280,6 +283,7 @@ class Watch:
                 self._close_step()
             event.step = count.step
             know_optimizer(event.optimizer)  # it may be older than our taps
+            self._meet(event.optimizer)
             self.subjects.meet_optimizer(event.optimizer)
         elif kind is StepEnd:
             event.step = count.step
@@ -297,6 +301,11 @@ class Watch:
         self.panel.hear(event, attentive=self.attention.attentive(count.step))
         if count.ends_with(event):
             self._close_step()
+
+    def _meet(self, optimizer: Any) -> None:
+        if optimizer not in self._optimizers:
+            self._optimizers.add(optimizer)
+            self.attention.begin_stage(self.step)
 
     def _fault(self, who: str, error: BaseException) -> None:
         text = f"{who} failed and was taken off: {''.join(traceback.format_exception(error))}"
@@ -361,6 +370,7 @@ class Watch:
         hub.asleep = hub.slept = 0
         if other is not None:
             self.count.turned(other)
+            self._meet(other)
         self.patient.current_step = self.step
         self._open_step()
         return True

@@ -61,6 +61,8 @@ class Coverage:
         self._fact: dict[str, Any] | None = None
         self._stepping_due = False
         self._trained_before: bool | None = None
+        self._since = 0
+        """First step of the latest optimizer."""
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin):
@@ -75,8 +77,9 @@ class Coverage:
                 self._watch_weights()
         elif isinstance(event, StepBegin):
             self._steps += 1
-            self._learn(event.optimizer)
-            if event.step < EAGER_STEPS or event.step % LATER_EVERY == 0:
+            if self._learn(event.optimizer):
+                self._since = event.step
+            if event.step - self._since < EAGER_STEPS or event.step % LATER_EVERY == 0:
                 self._look()
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
@@ -96,10 +99,13 @@ class Coverage:
             "weights_changed": self._weights_changed,
         }
 
-    def _learn(self, optimizer: torch.optim.Optimizer) -> None:
+    def _learn(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it is new."""
         known = self._optimizers.get(id(optimizer))
-        if known is None or known() is not optimizer:
-            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+        if known is not None and known() is optimizer:
+            return False
+        self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+        return True
 
     def _watch_weights(self) -> None:
         parameters = [p for _, p in self.trees.parameters() if p.requires_grad]
