@@ -47,7 +47,7 @@ def test_a_spoiled_gradient_is_counted_where_it_is_spoiled() -> None:
 def test_a_finite_run_has_nothing_to_find() -> None:
     patient = crash("divide", CALM, CALM + 1)
     assert patient.crash is None
-    assert first_nonfinite(patient).outcome == "refused"
+    assert first_nonfinite(patient).outcome == "not-applicable"
 
 
 def test_weights_that_are_lost_already_are_said() -> None:

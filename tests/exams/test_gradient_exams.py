@@ -320,7 +320,7 @@ def test_a_loss_of_examples_that_nobody_trains_on_is_an_evaluation(
     patient = reading(model, compute, lambda op: op.name in (name, "div"))
     result = printed_loss(patient)
     assert not result.done
-    assert "reads no loss" in result.reason
+    assert "prints no loss" in result.reason
 
 
 @pytest.mark.parametrize("how", ["same rows", "some of them", "a pass of its own"])
@@ -355,7 +355,7 @@ def test_how_losses_are_spread_is_no_other_loss(model, data, pick) -> None:
     tape.reads[:] = [type(tape.reads[0])(picked, 0.0)]
     result = printed_loss(patient)
     assert not result.done
-    assert "reads no loss" in result.reason
+    assert "prints no loss" in result.reason
 
 
 def test_the_loss_of_the_last_micro_batch_is_held_against_that_micro_batch(model) -> None:

@@ -322,7 +322,7 @@ def test_contrastive_losses_are_not_examined(examine: Examine) -> None:
         one, two = model(ids[:, :T]), model(ids[:, 3:])
         return F.cross_entropy(one @ two.T, torch.arange(B))
 
-    assert dependence(examine(Model(pooled=8), contrast)).outcome == "refused"
+    assert dependence(examine(Model(pooled=8), contrast)).outcome == "not-applicable"
 
 
 def test_a_batch_drawn_inside_the_step_is_no_reason_to_judge_wrongly(examine: Examine) -> None:
@@ -344,7 +344,7 @@ def test_order_reaches_the_output_only_with_positions(examine: Examine) -> None:
     assert sound["gap"] > 0.01 * sound["replaced"] > 0.01
     pooled = first(examine(Model(mask="none", places=False, pooled=5), classify), positions)
     assert pooled["gap"] <= 3 * pooled["noise"] < 1e-5
-    assert positions(examine(Model(places=False), next_token)).outcome == "refused"
+    assert positions(examine(Model(places=False), next_token)).outcome == "not-applicable"
 
 
 class Stack(nn.Module):

@@ -223,7 +223,7 @@ def test_a_loss_that_is_averaged_in_place_is_replayed_as_it_was(
 def test_another_batch_is_refused(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         asked = rank["questions"]
-        assert "belong to the taped batch" in asked["replays"]["other batch"]
+        assert "belong to another batch" in asked["replays"]["other batch"]
         assert asked["replays"]["same batch"] == pytest.approx(asked["loss"], abs=0)
         assert asked["replays"]["other weights"] != asked["loss"]
 

@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from traindoctor.exams.base import NotApplicable
+from traindoctor.exams.base import NotPossible
 from traindoctor.exams.batched_forward import batched_forward
 from traindoctor.replay.patient import Patient
 from traindoctor.replay.reference import Reference, teach
@@ -82,6 +82,6 @@ def test_a_model_with_hooks_is_not_called_again_for_a_timing() -> None:
     model.register_forward_hook(lambda *_: heard.append(1))
     calls = [((torch.randn(1, 3),), {}), ((torch.randn(1, 3),), {})]
     patient = SimpleNamespace(facts={"examples": (model, calls)})
-    with pytest.raises(NotApplicable, match="hooks"):
+    with pytest.raises(NotPossible, match="hooks"):
         batched_forward.perform(patient)  # type: ignore[arg-type]
     assert heard == []

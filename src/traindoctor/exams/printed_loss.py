@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.ops import DATA, PARAMETER, Op, Read, Ref
 from traindoctor.replay.runner import CUTS
 from traindoctor.replay.squares import BY_HAND
@@ -52,9 +52,9 @@ def printed_loss(patient: Patient) -> Mapping[str, Any]:
         for step in latest:
             try:
                 return judge(patient.tapes[step], aside=aside)
-            except (NotApplicable, ReplayError) as reason:
+            except (NotPossible, ReplayError) as reason:
                 reasons.append(str(reason))
-    raise NotApplicable("; ".join(dict.fromkeys(reasons)))
+    raise NotPossible("; ".join(dict.fromkeys(reasons)))
 
 
 def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
