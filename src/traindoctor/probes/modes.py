@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import torch
 
@@ -38,9 +39,10 @@ class Modes:
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin,)
 
     def __init__(self) -> None:
-        self._modules: weakref.WeakKeyDictionary[torch.nn.Module, list[weakref.ref]] = (
+        self._modules: weakref.WeakKeyDictionary[torch.nn.Module, list[tuple[Any, Any]]] = (
             weakref.WeakKeyDictionary()
         )
+        """Model -> weak references to its mode-sensitive modules, each with the one whose weights it works beside."""
         self._trained: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._training: float | None = None
         self._evaluating: float | None = None
@@ -54,7 +56,7 @@ class Modes:
         if event.wants_grad:
             self._trained.add(event.module)
             if self._training is None:
-                self._training = self._share(event.module)
+                self._training = self._share(event.module, frozen=False)
             if self._statistics is None:
                 self._statistics = any(keeps_statistics(m) for m in event.module.modules())
         elif event.module in self._trained and learns(event.module):
@@ -64,12 +66,16 @@ class Modes:
             # A teacher or a moving average of the model is another module, and its own affair.
             self._beside = self._share(event.module)
 
-    def _share(self, module: torch.nn.Module) -> float | None:
+    def _share(self, module: torch.nn.Module, *, frozen: bool = True) -> float | None:
+        """Of those that matter in training mode; what is frozen may be in evaluation mode for good."""
         known = self._modules.get(module)
         if known is None:
-            known = [weakref.ref(m) for m in module.modules() if matters(m)]
+            known = [(weakref.ref(m), weakref.ref(home)) for m, home in sensitive(module, module)]
             self._modules[module] = known
-        modes = [child.training for ref in known if (child := ref()) is not None]
+        alive = [
+            (m, home) for a, b in known if (m := a()) is not None and (home := b()) is not None
+        ]
+        modes = [m.training for m, home in alive if frozen or learns(home)]
         return sum(modes) / len(modes) if modes else None
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
@@ -83,6 +89,18 @@ class Modes:
         if self._beside is not None:
             record.scalar("mode.beside_training", step, self._beside)
         self._training = self._evaluating = self._beside = None
+
+
+def sensitive(
+    module: torch.nn.Module, home: torch.nn.Module
+) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
+    """Modules whose mode matters, each with the nearest one around it, or itself, that has weights."""
+    if any(True for _ in module.parameters()):
+        home = module
+    if matters(module):
+        yield module, home
+    for child in module.children():
+        yield from sensitive(child, home)
 
 
 def learns(module: torch.nn.Module) -> bool:
