@@ -191,7 +191,8 @@ def records(folder: Path) -> dict[int, Record]:
 
 
 @pytest.mark.parametrize(
-    "start", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
+    "start",
+    ["fork", *(pytest.param(way, marks=pytest.mark.slow) for way in ("spawn", "forkserver"))],
 )
 def test_nothing_of_ours_runs_in_workers_that_load_data(tmp_path: Path, start: str) -> None:
     _, err = both(tmp_path, WORKERS, start)
@@ -199,6 +200,7 @@ def test_nothing_of_ours_runs_in_workers_that_load_data(tmp_path: Path, start: s
     assert list(records(tmp_path / "run")) == [6]
 
 
+@pytest.mark.slow  # tests/field has a program of this kind
 def test_children_that_do_not_train_cannot_tell_the_difference(tmp_path: Path) -> None:
     bare, ours = both(tmp_path, BYSTANDERS)
     verdict = [
@@ -211,6 +213,7 @@ def test_children_that_do_not_train_cannot_tell_the_difference(tmp_path: Path) -
     assert list(records(tmp_path / "run")) == [3]
 
 
+@pytest.mark.slow  # tests/field has a program of this kind
 def test_children_that_train_have_records_of_their_own(tmp_path: Path) -> None:
     bare, ours = both(tmp_path, TRAINERS, "all")
     assert ours.startswith(bare)

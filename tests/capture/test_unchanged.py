@@ -18,9 +18,9 @@ CASES = {
     "accumulation": (scripts.ACCUMULATION, (), 25),
     "autocast": (scripts.AUTOCAST, (), 24),
     "compiled-module": (scripts.COMPILED, ("aot_eager", "module", "0.2"), 12),
-    "compiled-function": (scripts.COMPILED, ("aot_eager", "function", "0.2"), 12),
 }
 SLOW = {
+    "compiled-function": (scripts.COMPILED, ("aot_eager", "function", "0.2"), 12),
     "closure": (scripts.CLOSURE, (), 6),
     "two-optimizers": (scripts.TWO_OPTIMIZERS, (), 24),
     "dataloader": (scripts.DATALOADER, (), 16),
@@ -79,7 +79,8 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("start", ["spawn", pytest.param("fork", marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/field has programs of several ranks
+@pytest.mark.parametrize("start", ["spawn", "fork"])
 def test_same_bits_on_two_ranks(tmp_path: Path, start: str) -> None:
     (tmp_path / "script.py").write_text(scripts.RANKS)
     results = []

@@ -87,6 +87,7 @@ def test_two_processes_have_the_curve_of_one(tmp_path: Path, tiny: Any, shard: b
     assert losses(two)[6:] == pytest.approx(losses(one)[6:], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_two_processes_and_a_clock(tmp_path: Path, tiny: Any) -> None:
     in_two_processes(tmp_path, tiny(minutes=0.2, eval_every=1000, sample_tokens=0))
     # The rate has followed the clock to its end, over many readings of the losses.
