@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from traindoctor.capture.watch import Watch
 from traindoctor.checks.base import Finding
+from traindoctor.checks.data.targets_misaligned import targets_misaligned
 from traindoctor.checks.loss.double_softmax import double_softmax
 from traindoctor.exams.accumulation import accumulation
 from traindoctor.exams.finite_difference import finite_difference
@@ -26,6 +27,7 @@ from traindoctor.exams.loss_coefficient import loss_coefficient
 from traindoctor.exams.loss_input import loss_input
 from traindoctor.exams.precision_ladder import precision_ladder
 from traindoctor.exams.printed_loss import printed_loss, projection
+from traindoctor.exams.shift import shift
 from traindoctor.exams.tape_gradient import tape_gradient
 from traindoctor.record import make_record
 from traindoctor.replay.names import Names
@@ -772,6 +774,51 @@ def test_log_probabilities_over_another_axis_are_seen(
     assert isinstance(said, Finding) is (dim < 2 and not hidden)
     if values["crossed"]:
         assert values["crossed"][0]["axis"] != values["crossed"][0]["classes"]
+
+
+ERRORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "squares": lambda made, wanted: ((made - wanted) ** 2).mean(),
+    "turned": lambda made, wanted: (wanted - made).square().sum() / len(made),
+    "absolute": lambda made, wanted: (made - wanted).abs().mean(),
+    "torch's": lambda made, wanted: F.smooth_l1_loss(made, wanted),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("asked", [False, True], ids=["data", "target network"])
+@pytest.mark.parametrize(
+    ("squeezed", "crossed"), [(False, True), (True, False)], ids=["all with all", "one by one"]
+)
+def test_a_prediction_is_compared_with_its_own_target(
+    error: str, asked: bool, squeezed: bool, crossed: bool
+) -> None:
+    model, target = nn.Linear(4, 1), nn.Linear(4, 1)
+    x, y = torch.randn(12, 4), torch.randn(12)
+
+    def compute() -> Tensor:
+        wanted = y
+        if asked:
+            with torch.no_grad():
+                wanted = y + 0.9 * target(x).squeeze(-1)
+        made = model(x)
+        return ERRORS[error](made.squeeze(-1) if squeezed else made, wanted)
+
+    values = perform(shift, patient_of(model, compute))
+    said = targets_misaligned(make_record(exams={"shift": dict(values)}))
+    assert isinstance(said, Finding) is crossed
+
+
+def test_differences_of_all_pairs_that_are_meant_are_left_alone() -> None:
+    model = nn.Linear(4, 1)
+    x, y = torch.randn(12, 4), torch.randn(12, 1)
+
+    def compute() -> (
+        Tensor
+    ):  # a distance of distributions: every pair counts, and two axes are made for it
+        return (model(x).unsqueeze(1) - y.unsqueeze(0)).abs().mean()
+
+    assert perform(shift, patient_of(model, compute))["outer"] == []
 
 
 def test_scores_of_one_sum_are_no_probabilities() -> None:

@@ -20,6 +20,7 @@ from traindoctor.replay.ends import (
     find_ends,
     movement,
 )
+from traindoctor.replay.squares import compared_numbers
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -30,17 +31,30 @@ SHOWN = 24
 
 @exam(name="shift", title="Targets against inputs, place by place", cost=0.5)
 def shift(patient: Patient) -> Mapping[str, Any]:
-    """`pairs`: for each loss and each token look-up it hangs on the exact shift, or None.
+    """`outer`: losses on numbers that compare each prediction with the targets of all rows. `pairs`: for each loss and each token look-up it hangs on the exact shift, or None.
 
     No replay is needed, but where something stands before the tokens: then `prefix` is how many places it takes.
     """
     assert patient.tape is not None
     found = find_ends(patient.tape)
     ends = [e for e in found if e.has_classes]
-    if not ends:
+    numbers = compared_numbers(patient.tape)
+    if not ends and not numbers:
         raise nothing_beside_tokens(patient.tape, found)
     pairs = [describe(patient.tape, e) for e in ends]
-    return {"pairs": pairs, "losses": len({id(e.loss) for e in ends})}
+    return {
+        "pairs": pairs,
+        "losses": len({id(e.loss) for e in ends}),
+        "numbers": len(numbers),
+        "outer": [
+            {
+                "line": op.line or op.nearest_line,
+                "rows": max(patient.tape.geometry[op.inputs[0].index].size),
+            }
+            for op, crossed in numbers
+            if crossed
+        ],
+    }
 
 
 def describe(tape: StepTape, ends: Ends) -> dict[str, Any]:

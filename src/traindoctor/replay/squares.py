@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 SQUARES = frozenset({"square", "pow", "__pow__", "square_", "pow_"})
 BY_HAND = "squares_by_hand"
+NUMBER_LOSSES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
 DIFFERENCES = frozenset({"sub", "__sub__", "__rsub__", "sub_", "__isub__", "subtract"})
 
 
@@ -55,3 +57,34 @@ def _squares(op: Op) -> bool:
         return True
     exponent: Any = op.kwargs.get("exponent", op.args[1] if len(op.args) > 1 else None)
     return not isinstance(exponent, Ref) and exponent == 2
+
+
+def compared_numbers(tape: StepTape) -> list[tuple[Op, bool]]:
+    """Where predictions of the loss meet numbers that get no gradient, and whether each meets all of them: (N, 1) beside (N,).
+
+    Two axes that were made on purpose have as many axes each; an accident of broadcasting has one more on one side.
+    """
+    roots = [root.ref for root in tape.roots if root.ref is not None]
+    found = []
+    for op in tape.needed(roots):
+        if op.name not in DIFFERENCES | NUMBER_LOSSES or len(op.inputs) < 2:
+            continue
+        refs = op.inputs[:2]
+        if [learned(tape, ref) for ref in refs].count(True) != 1:
+            continue
+        one, other = (tape.geometry[ref.index].size for ref in refs)
+        values = [[length for length in size if length != 1] for size in (one, other)]
+        try:
+            broad = math.prod(torch.broadcast_shapes(one, other)) > max(
+                map(math.prod, (one, other))
+            )
+        except RuntimeError:
+            continue  # not operands of one another
+        found.append((op, broad and len(one) != len(other) and values[0] == values[1]))
+    return found
+
+
+def learned(tape: StepTape, ref: Ref) -> bool:
+    """A gradient flows through it: a target network's answer hangs on parameters too, and gets none."""
+    made = tape.producer.get(ref)
+    return bool(hangs_on(tape, ref) & PARAMETER) and (made is None or made.grad_enabled)

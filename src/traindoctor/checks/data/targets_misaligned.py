@@ -23,7 +23,8 @@ def targets_misaligned(record: Record) -> Outcome | None:
     Compares the targets at the loss with the tokens at the embedding, place by place, on one batch. A constant
     shift either fits at every place or it is not there. Next-token prediction is +1. The scores are asked as well:
     one that stands beside the target of place t must move when token t changes. Where a soft prompt or an image stands
-    before the text, that tells where the scores of the text begin.
+    before the text, that tells where the scores of the text begin. Numbers must be compared with their own targets: shapes
+    that broadcast compare all with all.
     ## Why it matters
     With shift 0 the answer stands in the input and the model learns to copy; with +2 it learns to skip a token;
     with -1 to repeat the past. The loss looks fine and the generated text is garbage.
@@ -38,6 +39,10 @@ def targets_misaligned(record: Record) -> Outcome | None:
     """
     result = record.exam("shift")
     assert result is not None
+    for outer in result.values.get("outer", ()):
+        return all_with_all(outer, result.step)
+    if not result.values["pairs"]:
+        return targets_misaligned.clear("each number is compared with its own target")
     pairs = [p for p in result.values["pairs"] if not p["contrastive"]]
     if (crossed := crossed_layout(record)) is not None:
         return crossed
@@ -51,6 +56,20 @@ def targets_misaligned(record: Record) -> Outcome | None:
             return outcome
     return targets_misaligned.clear(
         "no constant shift between inputs and targets: another kind of task"
+    )
+
+
+def all_with_all(outer: dict[str, Any], step: int) -> Outcome:
+    """(N, 1) less (N,) is (N, N): every prediction is drawn to the mean of all targets."""
+    rows = int(outer["rows"])
+    return targets_misaligned.finding(
+        evidence("targets that each prediction is compared with", rows, 1, step=step),
+        summary=f"The loss compares each of {rows} predictions with the targets of all {rows}: their shapes are ({rows}, 1) and "
+        f"({rows},)",
+        remedy="Give predictions and targets the same shape: `prediction.squeeze(-1)` or `target.unsqueeze(-1)`.",
+        line=outer["line"],
+        since_step=0,
+        grade="exact",
     )
 
 
