@@ -241,6 +241,13 @@ def test_a_gradient_that_fades_towards_the_input() -> None:
     assert isinstance(gradients_vanishing(alone), NotApplicable)
 
 
+def test_steps_without_a_gradient_are_no_measure_of_the_others() -> None:
+    norms = [0.0] * 30 + [1.8, 1.2, 0.9, 1.1] * 20
+    assert isinstance(gradients_exploding(make_record({"grad.norm": norms})), Clear)
+    grows = [0.0] * 30 + [0.01 * 1.6**k for k in range(40)]
+    assert isinstance(gradients_exploding(make_record({"grad.norm": grows})), Finding)
+
+
 def test_gradients_that_are_huge_in_the_untrained_model_explode() -> None:
     norms = [2.4e10, 840.0, 560.0, 420.0, 480.0]
     stuck = {"grad.norm": norms, "loss.root": [1e8, 6e3, *[7.0] * 40]}

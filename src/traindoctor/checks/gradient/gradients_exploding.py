@@ -58,7 +58,9 @@ def gradients_exploding(record: Record) -> Outcome | None:
         return gradients_exploding.not_judged("hardly any gradient norm is finite")
     if (at_first := huge_at_first(record, finite)) is not None:
         return at_first
-    early = float(np.median(finite.values[:EARLY]))
+    # Steps without any gradient (a stage that trains nothing, a scaler that skips) are no measure of the others.
+    positive = finite.values[finite.values > 0]
+    early = float(np.median(positive[:EARLY])) if len(positive) else 0.0
     grown = finite.where(lambda v: v > GROWTH * max(early, 1e-12))
     broke = not_finite_from(record)
     # Many steps, or the last ones before the end: a spike that passes is no explosion.
