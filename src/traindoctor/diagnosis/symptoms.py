@@ -102,9 +102,11 @@ def _rising(record: Record) -> list[Symptom]:
         return []
     first, last, lowest, noise = windows
     if last > first + max(5 * noise, RISE * abs(first)):
-        text = f"the loss rises: {first:.4g} at first, {last:.4g} at the end"
         # What falls below 0 is a reward, a margin or the logarithm of a density: its level is no measure of success.
-        return [Symptom("loss-rising", text, None, bool((series.finite().values >= 0).all()))]
+        if bool((series.finite().values < 0).any()):
+            return []
+        text = f"the loss rises: {first:.4g} at first, {last:.4g} at the end"
+        return [Symptom("loss-rising", text, None, True)]
     if last > lowest * (1 + RISE) and last > lowest + max(5 * noise, RISE):
         return [
             Symptom("loss-rebounds", f"the loss fell to {lowest:.4g} and is back at {last:.4g}")
