@@ -99,6 +99,7 @@ def test_threads_that_import_at_the_same_time_arm_once(module: Path) -> None:
     assert calls == [1]
 
 
+@pytest.mark.slow  # tests/field has a program of this kind
 def test_a_script_that_asks_for_torch_first_is_watched(tmp_path: Path) -> None:
     """transformers and datasets do so when they are imported."""
     (tmp_path / "script.py").write_text(LOOKS_IT_UP)

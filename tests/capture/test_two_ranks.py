@@ -47,6 +47,7 @@ def same_on_two_ranks(folder: Path, cases: list[str]) -> Record:
     return record
 
 
+@pytest.mark.slow  # tests/field has programs of this kind
 def test_a_run_that_communicates_is_the_same_run(tmp_path: Path) -> None:
     """Tensor and sequence parallel, DistributedDataParallel, gradients joined by hand, two process groups."""
     record = same_on_two_ranks(tmp_path, CASES)

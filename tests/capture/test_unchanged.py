@@ -15,11 +15,11 @@ from traindoctor.record import Record, open_record
 # name -> (script, its arguments, optimizer steps that must be recorded)
 CASES = {
     "plain": (scripts.PLAIN, (), 30),
-    "accumulation": (scripts.ACCUMULATION, (), 25),
-    "autocast": (scripts.AUTOCAST, (), 24),
     "compiled-module": (scripts.COMPILED, ("aot_eager", "module", "0.2"), 12),
 }
 SLOW = {
+    "autocast": (scripts.AUTOCAST, (), 24),
+    "accumulation": (scripts.ACCUMULATION, (), 25),
     "compiled-function": (scripts.COMPILED, ("aot_eager", "function", "0.2"), 12),
     "closure": (scripts.CLOSURE, (), 6),
     "two-optimizers": (scripts.TWO_OPTIMIZERS, (), 24),

@@ -67,7 +67,9 @@ def losses(run: Path, name: str = "loss") -> list[float]:
         return [float(row[name]) for row in csv.DictReader(file) if row[name]]
 
 
-@pytest.mark.parametrize("shard", [False, True], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    "shard", [pytest.param(False, id="ddp", marks=pytest.mark.slow), pytest.param(True, id="fsdp2")]
+)
 def test_two_processes_have_the_curve_of_one(tmp_path: Path, tiny: Any, shard: bool) -> None:
     config = tiny(steps=6, eval_every=3, accumulation=2, sample_tokens=0)
     train(tmp_path / "one", config)
