@@ -31,13 +31,13 @@ demo: .venv/base
 	$(BIN)/traindoctor run --out runs/demo-sick examples/case_study/program.py --variant kernel
 
 test: lint type .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow"
 
 test-all: lint type .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 slow: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m slow
 
 # Uses the Python that has torch with CUDA, not the environment of the tests: make field-gpu PYTHON=python3.12
 field-gpu:
