@@ -510,6 +510,20 @@ def test_a_mask_at_the_wrong_corner_hides_the_nearest_tokens(
     assert isinstance(found, Finding) is (hole > 0)
 
 
+@pytest.mark.parametrize(("mask", "blind"), [("causal", False), ("only self", True)])
+def test_projections_that_start_at_zero_are_told_from_a_wrong_mask(
+    examine: Examine, mask: str, blind: bool
+) -> None:
+    model = Model(mask=mask)
+    for attention in model.attention:
+        nn.init.zeros_(attention.out.weight)
+    [pair] = dependence(examine(model, next_token)).values["pairs"]
+    assert pair["other_places"] == 0
+    assert (pair["stirred"] > 1e-3) is not blind
+    record = make_record(exams={"dependence": {"pairs": [pair], "attentions": 2}})
+    assert isinstance(attention_blind(record), Finding) is blind
+
+
 def test_a_window_that_ends_is_no_hole(examine: Examine) -> None:
     model = Model()
     model.attention = nn.ModuleList(Memory("filled", 3, window=2) for _ in range(2))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.replay.at_rest import stirred
 from traindoctor.replay.ops import Op, Ref
 from traindoctor.replay.structure import MASKS, PRODUCTS, VIEWS, Attention, Structure
 
@@ -77,14 +78,8 @@ def is_learned(tape: StepTape, structure: Structure, attention: Attention, lengt
 
     Every weight goes up or down by a share of its tensor's size; what is normalised behind it keeps its length.
     """
-    generator = torch.Generator().manual_seed(0)
-    moved = {}
-    for name, leaf in tape.parameters.items():
-        value = leaf.value
-        sign = torch.randint(0, 2, value.shape, generator=generator).to(value) * 2 - 1
-        moved[name] = value + sign * MOVED * (value.double().square().mean().sqrt() + 0.1).to(value)
     try:
-        other = read(tape, structure, attention, moved)
+        other = read(tape, structure, attention, stirred(tape, MOVED))
     except (
         ReplayError
     ):  # with other weights the step takes another way: nothing can be said to be fixed

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam, nothing_beside_tokens
+from traindoctor.replay.at_rest import stirred
 from traindoctor.replay.dropout import without_dropout
 from traindoctor.replay.ends import (
     FAITHFUL,
@@ -30,6 +32,10 @@ from traindoctor.replay.structure import VIEWS, Structure
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
     from traindoctor.replay.tape import StepTape
+
+
+# How far weights are moved, as a share of their size, where nothing passes with those of the first step.
+STIRRED = 0.5
 
 
 @exam(name="dependence", title="Which outputs move when a token changes", cost=6)
@@ -113,12 +119,35 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
             later = torch.cat([grid[row, :middle], grid[row, middle + 1 :]])
             result["other_places"] = float(later.max()) / spread if len(later) else None
             if result["other_places"] == 0:
+                one_token = changed(index, ends, row, range(middle, middle + 1))
+                result["stirred"] = by_stirred_weights(tape, ends, one_token, row, middle)
                 result["other_inputs"] = by_other_inputs(tape, structure, ends, base) / spread
     forbidden = result.get("future", 0.0) > ROUNDING and ends.causal
     if forbidden or result["other_rows"] > ROUNDING:
         tokens = changed(index, ends, row, range(middle, end))
         result |= locate(tape, structure, ends, tokens, row, middle)
     return result
+
+
+def by_stirred_weights(
+    tape: StepTape, ends: Ends, index: Tensor, row: int, place: int
+) -> float | None:
+    """The movement at other places, over the spread, with other weights: gates and projections that start at zero pass nothing
+    yet, a wrong mask never will. None where the step cannot be run so."""
+    assert ends.layout is not None
+    axis, rows, places = ends.layout
+    weights, want = stirred(tape, STIRRED), (ends.loss.logits,)
+    try:
+        base = tape.replay(parameters=weights, want=want)[ends.loss.logits]
+        same = twins(tape, ends.tokens, index)
+        other = tape.replay(parameters=weights, indices=same, want=want)[ends.loss.logits]
+    except ReplayError:
+        return None
+    scores = ends.scores(base).float()
+    moved = (ends.scores(other).float() - scores).abs().amax(dim=1).cpu()
+    grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
+    later = torch.cat([grid[row, :place], grid[row, place + 1 :]])
+    return float(later.max()) / max(float(scores.std(0).mean()), 1e-12) if len(later) else None
 
 
 def by_other_inputs(tape: StepTape, structure: Structure, ends: Ends, base: Tensor) -> float:

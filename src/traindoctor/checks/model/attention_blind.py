@@ -60,7 +60,11 @@ def attention_blind(record: Record) -> Outcome | None:
         return attention_blind.clear("dependence: scores move when another token changes")
     if dead(record):
         return attention_blind.clear("nothing passes because a whole layer never fires")
-    if result.step < SETTLED:
+    if any((p.get("stirred") or 0.0) > NOTHING for p in pairs):
+        return attention_blind.clear(
+            "scores move with another token once the weights have left zero"
+        )
+    if result.step < SETTLED and any(p.get("stirred") is None for p in pairs):
         return attention_blind.not_judged(
             "nothing passes at the start; asked again later", wants="dependence"
         )
