@@ -21,7 +21,7 @@ V, B, T, D = 16, 4, 24, 8
 # What each patient cannot be asked; together they answer to all but one, which needs a run that breaks.
 OF_NUMBERS = {"reference_numbers"}
 OF_TOKENS = set(
-    "shift dependence positions softmax_axis attention_scores input_dependence residual dead_units normalisation "
+    "dependence positions softmax_axis attention_scores input_dependence residual dead_units normalisation "
     "padding reference_model generation functions_alone printed_loss experiment_clip".split()
 )
 ONE_PASS = {"accumulation", "batched_forward", "experiment_loss_scale"}
