@@ -67,7 +67,7 @@ type: .venv/dev
 	$(BIN)/mypy
 
 page:
-	cd page && npm ci && npm run build
+	cd page && npm ci --include=dev && NODE_ENV=production npm run build
 
 clean:
 	rm -rf .venv build dist runs

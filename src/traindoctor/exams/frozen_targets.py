@@ -69,7 +69,7 @@ def dropping(tape: StepTape) -> list[Op]:
 
 
 def apart(tape: StepTape, op: Op) -> bool:
-    """No gradient goes through it: it ran without, or hangs on nothing that learns."""
+    """No gradient goes through it: it ran without, or depends on nothing that learns."""
     return not op.grad_enabled or not op.hangs_on & PARAMETER
 
 

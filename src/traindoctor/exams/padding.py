@@ -172,7 +172,7 @@ def padding_token(grid: Tensor, valid: Tensor, ends: Tensor, tokens: Tensor) -> 
 
 
 def counted(tape: StepTape, ends: Ends) -> Tensor:
-    """(N,) which rows of scores the loss hangs on: its derivative by them is not 0."""
+    """(N,) which rows of scores the loss depends on: its derivative by them is not 0."""
     replay = tape.replay(want=[ends.loss.logits], gradients=True)
     scores = replay[ends.loss.logits]
     if not scores.requires_grad:

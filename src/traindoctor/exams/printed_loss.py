@@ -205,7 +205,7 @@ def finite(gradients: Mapping[str, Tensor | None]) -> bool:
 
 
 def is_a_loss(tape: StepTape, read: Read) -> bool:
-    """It hangs on data, and predictions meet targets on the way to it: a norm of weights or activations does not."""
+    """It depends on data, and predictions meet targets on the way to it: a norm of weights or activations does not."""
     ops = tape.needed([read.ref])
     if not any(op.hangs_on & DATA for op in ops):
         return False

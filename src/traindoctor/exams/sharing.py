@@ -102,7 +102,7 @@ def used_in(structure: Structure, weight: Ref) -> list[Op]:
 
 
 def joined(structure: Structure, uses: list[Op]) -> bool:
-    """Two uses of a weight read the same values, or one hangs on the other."""
+    """Two uses of a weight read the same values, or one depends on the other."""
     reads = [{ref for ref in op.inputs if structure.of_data(ref)} for op in uses]
     for later in range(len(uses)):
         for earlier in range(later):

@@ -238,6 +238,6 @@ def _refuse_surrogates(text: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise DataError(
-            f"the text has half a surrogate pair at character {error.start}, which is no Unicode text: "
+            f"the text has half a surrogate pair at character {error.start}, which is not valid Unicode: "
             "remove it"
         ) from error

@@ -69,7 +69,7 @@ def gradient_not_flowing(record: Record) -> Outcome | None:
 
 
 def _left_torch(result: ExamResult) -> Finding:
-    """Whether what comes back into the model hangs on it cannot be followed: likely, not proven."""
+    """Whether what comes back into the model depends on it cannot be followed: likely, not proven."""
     values = result.values
     escape = values["escapes"][0]
     return gradient_not_flowing.finding(
