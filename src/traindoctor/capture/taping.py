@@ -74,9 +74,6 @@ class Taping:
         """A step is being taped right now."""
         return self._recorder is not None and not self._finished
 
-    def request(self) -> None:
-        self._asked = True
-
     def wanted(self, step: int) -> bool:
         if step == self._taped_step or self._given_up:
             return False

@@ -228,11 +228,6 @@ class Watch:
                     file=sys.stderr,
                 )
 
-    def request_tape(self) -> None:
-        """The next training step is taped, whatever the schedule says."""
-        if self.taping is not None:
-            self.taping.request()
-
     def forked(self) -> None:
         """In a forked child: this watch and its record are the parent's, and nothing of it answers here."""
         hub.reset_in_child()
