@@ -1,13 +1,14 @@
-"""What watching costs a short step: the same training plain and attached, each in a process of its own, side by side.
+"""What watching costs a step: the same training plain and attached, two processes that take turns step by step.
 
-    python benchmarks/listening.py                       # steps of about 10 ms, one core each, CPU and wall time
-    python benchmarks/listening.py --batch 32            # longer steps
-    python benchmarks/listening.py --load 2              # beside so many competing processes
-    python benchmarks/listening.py --seconds 120 --skip 60
+    python benchmarks/listening.py                       # steps of about 10 ms, CPU and wall time
+    python benchmarks/listening.py --batch 64            # longer steps
+    python benchmarks/listening.py --load 1              # beside so many competing processes
+    python benchmarks/listening.py --control             # both arms plain
 
-Both arms start together and change cores between rounds, so a busy machine slows both. The first `--skip` seconds are
-left out: there the budget is spent up front. Printed per round and in the median: milliseconds a step, the difference,
-and what the tool says itself.
+Both arms are on one core and a step of one follows a step of the other, so whatever else the machine does slows both.
+While the other arm has its turn the clock of an arm stands still: the tool earns nothing from waiting. The first `--skip`
+seconds are left out: there the budget is spent up front. Printed: milliseconds a step and the difference, each with its
+standard error, and what the tool says itself. CPU time is that of all threads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+CHUNKS = 20
+"""The standard error is the spread of so many stretches of the run."""
+
+
+class Turns:
+    """One byte goes round: who has it makes a step. Time spent without it is taken off this process's clock."""
+
+    def __init__(self, read: int, write: int) -> None:
+        self.read, self.write, self.waited = read, write, 0.0
+        self.alone = False
+        self.clock = time.perf_counter
+        time.perf_counter = lambda: self.clock() - self.waited
+
+    def begin(self) -> None:
+        if not self.alone:
+            began = self.clock()
+            self.alone = not os.read(self.read, 1)
+            self.waited += self.clock() - began
+
+    def end(self) -> None:
+        if not self.alone:
+            try:
+                os.write(self.write, b".")
+            except BrokenPipeError:
+                self.alone = True
 
 
 def train(options: argparse.Namespace) -> None:
@@ -29,6 +57,7 @@ def train(options: argparse.Namespace) -> None:
     import torch.nn.functional as F
     from torch import nn
 
+    turns = Turns(*map(int, options.turns.split(",")))
     torch.manual_seed(0)
     torch.set_num_threads(1)
     width, length, vocab = options.width, 32, 64
@@ -43,84 +72,104 @@ def train(options: argparse.Namespace) -> None:
     tokens[:, 1:] = (tokens[:, :-1] * 3 + 1) % vocab
     loader = torch.utils.data.DataLoader(tokens, batch_size=options.batch, shuffle=True)
     mask = nn.Transformer.generate_square_subsequent_mask(length)
-    began, cpu, wall = time.monotonic(), [], []
-    while time.monotonic() - began < options.seconds:
-        for rows in loader:
-            c, w = time.process_time(), time.perf_counter()
-            x = model[0](rows[:, :-1])
-            for layer in model[1:-1]:
-                x = layer(x, src_mask=mask, is_causal=True)
-            loss = F.cross_entropy(model[-1](x).flatten(0, 1), rows[:, 1:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            if time.monotonic() - began > options.skip:
-                cpu.append(time.process_time() - c)
-                wall.append(time.perf_counter() - w)
-            if time.monotonic() - began > options.seconds:
-                break
-    Path(options.result).write_text(json.dumps({"cpu": cpu, "wall": wall}))
+    cpu, wall, skipped, batches = [], [], 0, iter(loader)
+    began = time.perf_counter()
+    while not turns.alone and time.perf_counter() - began < options.seconds:
+        turns.begin()
+        cpu.append(time.process_time())
+        wall.append(time.perf_counter())
+        skipped += wall[-1] - began < options.skip
+        rows = next(batches, None)
+        if rows is None:
+            batches = iter(loader)
+            rows = next(batches)
+        x = model[0](rows[:, :-1])
+        for layer in model[1:-1]:
+            x = layer(x, src_mask=mask, is_causal=True)
+        loss = F.cross_entropy(model[-1](x).flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        turns.end()
+    os.close(turns.write)
+    Path(options.result).write_text(json.dumps({"cpu": cpu, "wall": wall, "skipped": skipped}))
 
 
 def main() -> None:
     options = arguments()
     if options.result:
         return train(options)
-    rows = []
+    core = sorted(os.sched_getaffinity(0))[0]
     rivals = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.load)
+        subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", "while True: pass"])
+        for _ in range(options.load)
     ]
     try:
-        for number in range(options.rounds):
-            rows.append(one_round(options, swapped=number % 2 == 1))
-            print(json.dumps(rows[-1]), flush=True)
+        for _ in range(options.rounds):
+            print(json.dumps(one_round(options, core)), flush=True)
     finally:
         for rival in rivals:
             rival.kill()
-    middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-    print(json.dumps({"median": middle, "batch": options.batch, "load": options.load}))
 
 
-def one_round(options: argparse.Namespace, *, swapped: bool) -> dict[str, float]:
+def one_round(options: argparse.Namespace, core: int) -> dict[str, object]:
     folder = Path(tempfile.mkdtemp())
     given = [f"--{k}={getattr(options, k)}" for k in ("batch", "width", "seconds", "skip")]
-    script = [__file__, *given]
     watched = ["-m", "traindoctor", "run", "--quiet", "--after", "0"]
     watched += ["--out", str(folder / "run"), "--json", str(folder / "verdict.json")]
-    cores = sorted(os.sched_getaffinity(0))
-    commands = {
-        "plain": [*script, f"--result={folder / 'plain'}"],
-        "attached": [*watched, *script, f"--result={folder / 'attached'}"],
-    }
+    pipes = {"plain": os.pipe(), "attached": os.pipe()}
+    other = {"plain": "attached", "attached": "plain"}
+    os.write(pipes["plain"][1], b".")
     processes = []
-    for number, command in enumerate(commands.values()):
-        core = cores[(number + swapped) % len(cores)]
-        pin = ["taskset", "-c", str(core)]
+    for name, command in {"plain": [], "attached": [] if options.control else watched}.items():
+        ends = (pipes[name][0], pipes[other[name]][1])
+        turns = f"--turns={ends[0]},{ends[1]}"
+        script = [__file__, *given, turns, f"--result={folder / name}"]
+        pin = ["taskset", "-c", str(core), sys.executable]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        processes.append(subprocess.Popen([*pin, sys.executable, *command], env=environment))
+        processes.append(
+            subprocess.Popen([*pin, *command, *script], env=environment, pass_fds=ends)
+        )
+    for end in (*pipes["plain"], *pipes["attached"]):
+        os.close(end)
     for process in processes:
         if process.wait():
             raise SystemExit("an arm of the benchmark failed")
-    arms = {name: json.loads((folder / name).read_text()) for name in commands}
-    row: dict[str, float] = {}
+    arms = {name: json.loads((folder / name).read_text()) for name in pipes}
+    skipped = max(arm["skipped"] for arm in arms.values())
+    last = min(len(arm["cpu"]) for arm in arms.values()) - 1
+    row: dict[str, object] = {"batch": options.batch, "load": options.load, "steps": last - skipped}
     for clock in ("cpu", "wall"):
-        mean = {name: 1e3 * statistics.fmean(arms[name][clock]) for name in arms}
-        typical = {name: 1e3 * statistics.median(arms[name][clock]) for name in arms}
-        row[f"{clock}_plain_ms"] = mean["plain"]
-        row[f"{clock}_extra_ms"] = mean["attached"] - mean["plain"]
-        row[f"{clock}_extra_median_ms"] = typical["attached"] - typical["plain"]
-        row[f"{clock}_percent"] = 100 * (mean["attached"] / mean["plain"] - 1)
+        plain, attached = ([1e3 * t for t in arms[name][clock][skipped : last + 1]] for name in pipes)
+        extra = [b - a for a, b in zip(differences(plain), differences(attached))]
+        level = statistics.fmean(differences(plain))
+        row[f"{clock}_plain_ms"] = round(level, 3)
+        row[f"{clock}_extra_ms"] = with_error(extra)
+        row[f"{clock}_extra_percent"] = with_error([100 * e / level for e in extra])
+    if options.control:
+        return row
     from traindoctor.record import open_record
 
     # Not every step is heard: what a heard one reports is for all since the one before.
-    record, seen = open_record(folder / "run"), len(arms["attached"]["cpu"])
-    own = record["self.seconds"]
-    late = own.values[own.steps >= int(record.fact("run.steps")) - seen]
-    row["reported_ms"] = 1e3 * float(late.sum()) / seen
-    row["reported_percent"] = 100 * row["reported_ms"] / row["wall_plain_ms"]
+    own = open_record(folder / "run")["self.seconds"]
+    late = own.values[(own.steps >= skipped) & (own.steps < last)]
+    row["reported_ms"] = round(1e3 * float(late.sum()) / (last - skipped), 3)
+    row["reported_percent"] = round(100 * row["reported_ms"] / row["wall_plain_ms"], 3)  # type: ignore[operator]
     return row
+
+
+def differences(marks: Sequence[float]) -> list[float]:
+    return [b - a for a, b in zip(marks, marks[1:])]
+
+
+def with_error(values: Sequence[float]) -> list[float]:
+    """Mean and standard error. Costs come in bursts, so the error is that of stretches, not of steps."""
+    size = max(1, len(values) // CHUNKS)
+    means = [statistics.fmean(values[i : i + size]) for i in range(0, size * CHUNKS, size)]
+    error = statistics.stdev(means) / len(means) ** 0.5
+    return [round(statistics.fmean(values), 3), round(error, 3)]
 
 
 def arguments() -> argparse.Namespace:
@@ -129,11 +178,13 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=75.0, help="length of one arm")
+    parser.add_argument("--seconds", type=float, default=90.0, help="of one arm's own time")
     parser.add_argument("--skip", type=float, default=60.0, help="left out at its beginning")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--load", type=int, default=0, help="competing processes")
+    parser.add_argument("--control", action="store_true", help="both arms plain: must be 0")
     parser.add_argument("--result", help=argparse.SUPPRESS)
+    parser.add_argument("--turns", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

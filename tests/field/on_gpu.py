@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -45,6 +46,8 @@ def main() -> int:
     )
     parser.add_argument("--control", action="store_true", help="plain twice: must be all the same")
     options = parser.parse_args()
+    # Shells start jobs in the background with Ctrl-C ignored, and programs inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parts = options.only.split(",")
     rows = [
         row

@@ -217,6 +217,7 @@ GPU = (
     Row(program="gpu/cuda_graph", cpu=False),
     Row(program="gpu/workers", cpu=False, exams=True),
     Row(program="gpu/amp_recipe", cpu=False, exams=True),
+    Row(program="gpu/recurrent_dropout", cpu=False, exams=True),
 )
 ROWS: tuple[Row, ...] = (
     *OPTIMIZERS,

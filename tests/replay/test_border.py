@@ -272,6 +272,7 @@ def test_we_stay_outside_where_tensors_hold_no_numbers(where: str) -> None:
     assert entered == []
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch 2.11's own
 def test_the_scripts_own_profile_has_none_of_our_operations() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         Border().enter(lambda: torch.ones(3).cumsum(0))

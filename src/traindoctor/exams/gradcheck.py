@@ -23,6 +23,7 @@ from traindoctor.numerics.finite_difference import DirectionalTest, directional_
 from traindoctor.numerics.gradcheck_result import GradcheckResult, InputResult, Outcome
 from traindoctor.numerics.locate import locate
 from traindoctor.replay.compare import compare
+from traindoctor.replay.modes import generators_restored, seed_generators
 from traindoctor.replay.ops import replace, tensors_in
 
 # Against a reference of the same dtype: about a hundred roundings, of the largest gradient.
@@ -92,7 +93,7 @@ class Problem:
             swap = lambda t: table.get(id(t), t)  # noqa: E731
             args = tuple(replace(self.values, Tensor, swap))
             kwargs = replace(self.kwargs, Tensor, swap)
-            torch.manual_seed(self.seed)  # dropout inside must be the same at every call
+            seed_generators(self.seed)  # dropout inside must be the same at every call
             if isinstance(fn, nn.Module) and fn is self.fn:
                 made = torch.func.functional_call(
                     self._module(tensors), dict(zip(self.parameters, tensors[count:])), args, kwargs
@@ -114,7 +115,7 @@ class Problem:
         return copy.deepcopy(self.fn).to(wanted)
 
     def by_differences(self, patterns: bool = True) -> list[InputResult]:
-        with torch.random.fork_rng(devices=[]):
+        with generators_restored():
             tensors, dtype = self._precision()
             phi = self.scalar(self.fn)
             results = []
@@ -169,7 +170,7 @@ class Problem:
         return own, own[0].dtype
 
     def against(self, reference: Any) -> list[InputResult]:
-        with torch.random.fork_rng(devices=[]):
+        with generators_restored():
             tensors = self.tensors
             given = _claims(self.scalar(self.fn), tensors)
             try:

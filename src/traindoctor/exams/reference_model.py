@@ -16,6 +16,7 @@ from torch import Tensor
 from traindoctor.exams.base import NotPossible, exam, nothing_beside_tokens
 from traindoctor.replay.alignment import looks_like_positions
 from traindoctor.replay.ends import Ends, find_ends
+from traindoctor.replay.modes import seed_generators
 from traindoctor.replay.reference import HELD_OUT, LEAST_BATCHES, Batches, Reference, teach
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def reference_model(patient: Patient) -> Mapping[str, Any]:
         raise NotPossible("the same rows stand in all batches that were kept")
     tokens = 1 + max(int(x.max()) for x, _ in batches)
     classes = max(chosen.loss.num_classes, 1 + max(int(y.max()) for _, y in batches))
-    torch.manual_seed(0)  # the random state is given back when the exam ends
+    seed_generators(0)  # the random state is given back when the exam ends
     model = Reference(
         tokens, classes, causal=chosen.causal, length=max(x.shape[1] for x, _ in batches)
     )

@@ -51,10 +51,24 @@ def random_states(
 
 
 def set_random_state(device: str, state: Tensor) -> None:
+    """Only inside `generators_restored`: a GPU's generator is given another state to draw from."""
     if device == "cpu":
         torch.set_rng_state(state)
     else:
-        torch.cuda.set_rng_state(state, device)
+        drawn = torch.Generator(device)
+        drawn.set_state(state)
+        _gpu_generators()[drawn.device.index or 0].graphsafe_set_state(drawn)
+
+
+def seed_generators(seed: int) -> None:
+    """`torch.manual_seed`, only inside `generators_restored`."""
+    torch.default_generator.manual_seed(seed)
+    for generator in _gpu_generators():
+        generator.graphsafe_set_state(torch.Generator(generator.device).manual_seed(seed))
+
+
+def _gpu_generators() -> Sequence[torch.Generator]:
+    return torch.cuda.default_generators if torch.cuda.is_initialized() else ()
 
 
 @contextmanager
@@ -78,10 +92,22 @@ def autocast_aside() -> Iterator[None]:
 
 @contextmanager
 def generators_restored() -> Iterator[None]:
-    """The random state of the CPU and of every device in use."""
-    cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=list(cuda)):
+    """The random state of the CPU and of every GPU in use.
+
+    A GPU's generator draws from a copy meanwhile and gets its own state back as the object it was. Setting the state by
+    its value would not do: the generator then tells cuDNN's recurrent layers to start their dropout anew.
+    """
+    generators = _gpu_generators()
+    own = [generator.graphsafe_get_state() for generator in generators]
+    cpu = torch.get_rng_state()
+    for generator in generators:
+        generator.graphsafe_set_state(generator.clone_state())
+    try:
         yield
+    finally:
+        torch.set_rng_state(cpu)
+        for generator, state in zip(generators, own):
+            generator.graphsafe_set_state(state)
 
 
 @contextmanager

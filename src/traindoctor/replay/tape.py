@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.errors import ReplayError
 from traindoctor.replay.ops import (
     Escape,
     FunctionCall,
@@ -148,11 +147,8 @@ class StepTape:
 
     @cached_property
     def faithful(self) -> float:
-        """Relative difference between the loss of an unchanged replay and the script's own; inf: no replay."""
-        try:
-            replayed = sum(float(root) for root in self.replay().roots)
-        except ReplayError:
-            return math.inf
+        """Relative difference between the loss of an unchanged replay and the script's own."""
+        replayed = sum(float(root) for root in self.replay().roots)
         return relative(replayed, sum(root.value for root in self.roots))
 
     @property
