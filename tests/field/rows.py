@@ -83,6 +83,7 @@ MODELS = (
     Row(program="models/accumulation", exams=True, slow=True),
     Row(program="models/gradient_cache", slow=True),
     Row(program="models/several_losses", slow=True),
+    Row(program="models/own_containers", exams=True),
     Row(program="models/recurrent", slow=True),
 )
 NUMERICS = (

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from collections import UserDict
 
 import torch
 from torch import Tensor
 
 from traindoctor.replay import variables
+from traindoctor.replay.ops import tensors_in
 from traindoctor.replay.variables import MAX_BYTES, data_variables
 
 
@@ -60,3 +62,27 @@ def test_only_the_script_s_own_functions_are_looked_into(monkeypatch) -> None:
     monkeypatch.setattr(variables, "kind_of", lambda _: "library")
     assert not found()
     assert sys.getrefcount(held) <= 4
+
+
+def test_no_method_of_the_scripts_own_containers_is_called() -> None:
+    class Refuses:
+        def refuse(self, *args: object) -> object:
+            raise AssertionError("the script's code was called")
+
+        values = items = __getitem__ = __iter__ = __reversed__ = __len__ = refuse
+
+    class Table(Refuses, dict):  # type: ignore[misc]
+        pass
+
+    class Row(Refuses, list):  # type: ignore[misc]
+        pass
+
+    class Batch(Refuses, UserDict):  # type: ignore[misc]
+        def __init__(self, data: dict[str, Tensor]) -> None:
+            self.data = data
+
+    table, row, batch = Table(), Row(), Batch({"x": torch.full((3,), 7.0)})
+    dict.update(table, x=torch.full((3,), 5.0))
+    list.append(row, torch.full((3,), 6.0))
+    assert {5.0, 6.0, 7.0} <= {float(tensor.double().mean()) for tensor in found().values()}
+    assert [float(tensor[0]) for tensor in tensors_in((table, row))] == [5.0, 6.0]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from typing import Any, ClassVar
-
-import torch
 
 from traindoctor.events import Event, ForwardEnd
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.replay.ops import tensors_in
 
 # A graph that outlives so many steps is held by someone: in 76 recorded runs no other than the leaking one
 # had a single such graph.
@@ -68,14 +66,3 @@ def first_node(output: Any) -> Any:
         if tensor.grad_fn is not None:
             return tensor.grad_fn
     return None
-
-
-def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < 3 and isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item, depth + 1)
-    elif depth < 3 and isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item, depth + 1)

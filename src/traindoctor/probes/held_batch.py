@@ -20,6 +20,7 @@ from torch import Tensor
 from traindoctor.events import Event, ForwardBegin
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.replay.ops import tensors_in
 
 # So many steps in a row with the same tensors, then the script's other data are looked at, once.
 STEPS = 8
@@ -71,13 +72,12 @@ class HeldBatch:
 
 
 def data_tensors(event: ForwardBegin) -> list[Tensor]:
-    """Tensors with rows among a module's arguments, also in a dict of them."""
-    found = []
-    for value in (*event.args, *event.kwargs.values()):
-        for item in value.values() if isinstance(value, dict) else (value,):
-            if isinstance(item, Tensor) and item.ndim and not item.requires_grad:
-                found.append(item)
-    return found
+    """Tensors with rows among a module's arguments."""
+    return [
+        item
+        for item in tensors_in((event.args, event.kwargs))
+        if item.ndim and not item.requires_grad and item.layout == torch.strided
+    ]
 
 
 def largest(given: list[Tensor]) -> Numbers | None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, GradsCleared
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.replay.ops import tensors_in
 
 
 class Passes:
@@ -57,8 +58,5 @@ class Passes:
 
 
 def batch_size(event: ForwardBegin) -> int | None:
-    for value in (*event.args, *event.kwargs.values()):
-        shape = getattr(value, "shape", None)
-        if shape is not None and len(shape) > 0:
-            return int(shape[0])
-    return None
+    sizes = (tensor.shape[0] for tensor in tensors_in((event.args, event.kwargs)) if tensor.ndim)
+    return next(sizes, None)

@@ -184,7 +184,10 @@ def refs_in(tree: Any) -> Iterator[Ref]:
 
 
 def leaves_in(tree: Any, kind: type[Leaves]) -> Iterator[Leaves]:
-    """Without recursion: an argument of an autograd.Function may be any object, a list that holds itself among them."""
+    """Without recursion: an argument of an autograd.Function may be any object, a list that holds itself among them.
+
+    Containers of the script's own classes are read as what they are built on: their methods may compute or import.
+    """
     waiting, opened = [tree], 0
     while waiting:
         item = waiting.pop()
@@ -192,9 +195,10 @@ def leaves_in(tree: Any, kind: type[Leaves]) -> Iterator[Leaves]:
             yield item
             continue
         if isinstance(item, tuple | list):
-            waiting.extend(reversed(item))
+            base = tuple if isinstance(item, tuple) else list
+            waiting.extend([*base.__iter__(item)][::-1])
         elif isinstance(item, dict):
-            waiting.extend(reversed(item.values()))
+            waiting.extend([*dict.values(item)][::-1])
         elif isinstance(item, slice):
             waiting += (item.step, item.stop, item.start)
         else:
@@ -221,7 +225,7 @@ def replace(tree: Any, kind: type, change: Callable[[Any], Any], depth: int = 0)
     if isinstance(tree, list):
         return [replace(item, kind, change, depth + 1) for item in tree]
     if isinstance(tree, dict):
-        return {key: replace(item, kind, change, depth + 1) for key, item in tree.items()}
+        return {key: replace(item, kind, change, depth + 1) for key, item in dict.items(tree)}
     if isinstance(tree, slice):
         parts = (tree.start, tree.stop, tree.step)
         return slice(*(replace(item, kind, change, depth + 1) for item in parts))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from traindoctor.events import BackwardEnd, Event, ForwardBegin, LossCalled, TokensEmbedded
 from traindoctor.replay.alignment import Mask, Tokens, looks_like_positions
+from traindoctor.replay.ops import tensors_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -208,12 +209,8 @@ def thinned(tensor: Tensor) -> Tensor:
 
 def dense_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
     """Floating-point tensors with rows among a module's arguments."""
-    import torch
-
-    for value in (*args, *kwargs.values()):
-        values = value.values() if isinstance(value, dict) else (value,)
-        for item in values:
-            if isinstance(item, torch.Tensor) and item.is_floating_point() and item.ndim >= 2:
-                # Activations of an outer part of the model carry a graph; data does not.
-                if item.grad_fn is None and item.numel():
-                    yield item
+    for item in tensors_in((args, kwargs)):
+        # Activations of an outer part of the model carry a graph; data does not.
+        if item.is_floating_point() and item.ndim >= 2 and item.grad_fn is None and item.numel():
+            if str(item.layout) == "torch.strided":
+                yield item

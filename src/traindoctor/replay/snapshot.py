@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from inspect import getattr_static
 from typing import Any
 
 import torch
@@ -324,9 +325,6 @@ def _free_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _plain(tree: Any) -> Any:
-    """Batches come as mappings of many kinds (BatchEncoding, dataclasses of tensors)."""
-    if isinstance(tree, Mapping) and not isinstance(tree, dict):
-        return dict(tree)
-    if hasattr(tree, "data") and isinstance(getattr(tree, "data", None), dict):
-        return tree.data
-    return tree
+    """Batches of Hugging Face are no dictionaries, but hold one."""
+    held = getattr_static(tree, "data", None)
+    return held if type(held) is dict else tree

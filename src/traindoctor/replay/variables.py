@@ -55,7 +55,7 @@ def _number(code: CodeType, name: str) -> int:
 def _in_frame(frame: FrameType) -> list[tuple[str, int, Tensor]]:
     variables = frame.f_locals
     # One look at each; most variables of a script are numbers, functions and modules.
-    holders = [(name, held) for name, held in variables.items() if isinstance(held, _HOLDERS)]
+    holders = [(name, held) for name, held in variables.items() if issubclass(type(held), _HOLDERS)]
     found = [
         (name, place, value)
         for name, held in holders
@@ -65,7 +65,7 @@ def _in_frame(frame: FrameType) -> list[tuple[str, int, Tensor]]:
     # Before Python 3.13 this is a copy that the frame keeps: it would keep the script's tensors alive.
     if frame.f_code.co_flags & _OPTIMIZED and isinstance(variables, dict):
         for name, held in holders:
-            if any(isinstance(value, Tensor) for value in _values(held)):
+            if any(issubclass(type(value), Tensor) for value in _values(held)):
                 del variables[name]
     return found
 
@@ -75,16 +75,23 @@ _HOLDERS = (Tensor, tuple, list, dict, UserDict)
 
 
 def _values(held: Any) -> Iterable[Any]:
-    if isinstance(held, Tensor):
+    """Without a call of the script's code: a mapping of its own may import or compute what it is asked for."""
+    kind = type(held)
+    if issubclass(kind, Tensor):
         return (held,)
-    if len(held) > MOST:
+    if issubclass(kind, UserDict):
+        held = vars(held).get("data")
+        if type(held) is not dict:
+            return ()
+    read = tuple if issubclass(kind, tuple) else list if issubclass(kind, list) else dict
+    if read.__len__(held) > MOST:
         return ()
-    return held if isinstance(held, tuple | list) else list(held.values())
+    return list(dict.values(held)) if read is dict else list(read.__iter__(held))
 
 
 def _is_data(value: Any) -> bool:
     return (
-        isinstance(value, Tensor)
+        issubclass(type(value), Tensor)
         and not isinstance(value, torch.nn.Parameter)
         and not value.requires_grad
         and value.layout == torch.strided

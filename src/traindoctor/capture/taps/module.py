@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import ForwardBegin, ForwardEnd, GradsCleared
@@ -23,7 +24,7 @@ def install(patches: Patches) -> None:
 def _call(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return original(self, *args, **kwargs)
         if hub.module_depth or hub.backward_depth:
             if not hub.attentive:
@@ -33,8 +34,10 @@ def _call(original: Callable[..., Any]) -> Callable[..., Any]:
                 return original(self, *args, **kwargs)
             return _inside(original, self, args, kwargs)
         grad = torch.is_grad_enabled()
+        if grad and hub.asleep:
+            return original(self, *args, **kwargs)
         if not hub.hears(grad=grad):
-            if grad and not hub.asleep:
+            if grad:
                 hub.note("forward", tensors_in((args, kwargs)))
             return original(self, *args, **kwargs)
         if not grad:
@@ -92,7 +95,7 @@ def _zero_grad(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def zero_grad(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         result = original(self, *args, **kwargs)
-        if not torch.compiler.is_compiling() and hub.attentive:
+        if not is_compiling() and hub.attentive:
             hub.emit(GradsCleared, self)
         return result
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import ScalarRead
@@ -20,7 +21,7 @@ def install(patches: Patches) -> None:
 def _read(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def read(self: torch.Tensor) -> Any:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return original(self)
         value = original(self)
         if not hub.attentive or type(value) is not float:
