@@ -103,6 +103,25 @@ class Outside(torch.autograd.Function):
         return ctx.factor * x * grad, None
 
 
+class Filled(torch.autograd.Function):
+    """Sums that a kernel writes into memory which torch saw as zeros; one output is None, one has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> tuple[Tensor, None, Tensor]:
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        total, largest = torch.zeros(len(x)), torch.full((len(x),), -torch.inf)
+        total.numpy()[:] = (x.detach().numpy() ** 2).sum(-1)
+        largest.numpy()[:] = x.detach().numpy().max(-1)
+        ctx.mark_non_differentiable(largest)
+        return total * 1.0, None, largest
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return ctx.factor * x * grad[:, None], None
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
@@ -195,6 +214,26 @@ def test_a_function_outside_torch_is_tested_by_differences(model, data, factor, 
         assert alone["factor"] == pytest.approx(1.1, rel=1e-3)
     # The whole gradient is that of the Function as one op: the tape does not accuse what it cannot see.
     assert perform(tape_gradient, patient)["opaque"] == ["Outside"]
+
+
+@pytest.mark.parametrize(("factor", "right"), [(2.0, True), (2.2, False)])
+def test_memory_that_a_kernel_filled_depends_on_what_the_function_was_given(
+    model, data, factor, right
+) -> None:
+    x, _ = data
+
+    def compute() -> Tensor:
+        total, _, largest = Filled.apply(model(x), factor)
+        return total.mean() + 0 * largest.mean()
+
+    patient = patient_of(model, compute)
+    found = perform(tape_gradient, patient)
+    assert (found["difference"], found["faithful"], found["opaque"]) == (0, 0, ["Filled"])
+    assert perform(gradient_flow, patient)["blocked"] == 0
+    (alone,) = perform(functions_alone, patient)["functions"]
+    assert (alone["difference"] < 10 * alone["noise"]) == right
+    if not right:
+        assert alone["factor"] == pytest.approx(1.1, rel=1e-3)
 
 
 def test_old_gradients_show_as_leftover(model, data) -> None:

@@ -81,7 +81,7 @@ def test_no_method_of_the_scripts_own_containers_is_called() -> None:
         def __init__(self, data: dict[str, Tensor]) -> None:
             self.data = data
 
-    table, row, batch = Table(), Row(), Batch({"x": torch.full((3,), 7.0)})
+    table, row, _batch = Table(), Row(), Batch({"x": torch.full((3,), 7.0)})
     dict.update(table, x=torch.full((3,), 5.0))
     list.append(row, torch.full((3,), 6.0))
     assert {5.0, 6.0, 7.0} <= {float(tensor.double().mean()) for tensor in found().values()}

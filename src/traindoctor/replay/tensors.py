@@ -88,6 +88,8 @@ class TensorTable:
         if found is not None:
             if not found.made and found.leaf is None and is_trainable_leaf(tensor):
                 found.hangs_on |= PARAMETER
+            elif tensor.requires_grad and not found.hangs_on & PARAMETER:
+                self._made_out_of_sight(tensor, found)
             return found
         if not made:
             if is_trainable_leaf(tensor):
@@ -104,6 +106,12 @@ class TensorTable:
         storage.stranger, storage.foreign = stranger, foreign
         self._storages[memory._cdata] = storage
         return storage
+
+    def _made_out_of_sight(self, tensor: Tensor, storage: Storage) -> None:
+        """It has a gradient, but nothing that torch saw of its Function depends on a parameter: a kernel filled it."""
+        storage.foreign = self.functions.maker(tensor)
+        if storage.foreign is not None:
+            storage.hangs_on |= PARAMETER | DATA
 
     def keep_base(self, tensor: Tensor, storage: Storage) -> None:
         """The step is about to write into a constant: all of its memory is copied as it is now."""
