@@ -83,6 +83,13 @@ def architectures(family: str) -> list[str]:
     return list(found[family])
 
 
+def versions() -> str:
+    import torch
+    import transformers
+
+    return f"torch {torch.__version__}, transformers {transformers.__version__}"
+
+
 def read_results(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return {(row["family"], row["device"], row["architecture"]): row for row in rows}
@@ -103,6 +110,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             "architecture": name,
             "family": options.family,
             "device": options.device,
+            "versions": versions(),
             "steps": 0,
         }
         plain = run([sys.executable, *train], PLAIN_TIMEOUT)
@@ -182,14 +190,15 @@ def recorded(folder: Path) -> dict[str, Any]:
     try:
         record = open_record(folder)
         verdict = record.fact("verdict") or {}
-        causes = [cause["cause"] for cause in verdict.get("causes", ())]
+        word = str(verdict.get("verdict", "no verdict"))
+        causes = [cause["cause"] for cause in verdict.get("causes", ()) if word == "sick"]
         faults = [
             note.text.strip().splitlines()[-1] for note in record.notes if note.level == "fault"
         ]
         return {
             "steps": int(record.fact("run.steps") or 0),
             "cost": record.fact("self.share"),
-            "verdict": ", ".join(causes) or str(verdict.get("verdict", "no verdict")),
+            "verdict": ", ".join(causes) or word,
             "faults": faults,
         }
     except (TraindoctorError, OSError) as error:
@@ -213,16 +222,13 @@ def last_line(text: str) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    import torch
-    import transformers
-
-    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    made_with = "; ".join(sorted({row["versions"] for row in rows}))
     parts = [
         "# The zoo",
         "Every architecture that `transformers` knows, tiny and untrained, 60 steps on a toy language: plain, and attached "
         "with `traindoctor run`. *Same* means: every loss and a checksum of the weights are equal bit for bit, nothing "
         f"hung or crashed, and the attached process took at most {FACTOR} times as long plus {SECONDS:.0f} s, by the wall or by the "
-        f"CPU's clock (of which {AFTER_THE_END:.0f} s are exams after the end). Made by `make zoo` with {versions}.",
+        f"CPU's clock (of which {AFTER_THE_END:.0f} s are exams after the end). Made by `make zoo` with {made_with}.",
     ]
     for family in FAMILIES:
         for device in ("cpu", "cuda"):

@@ -41,6 +41,13 @@ def test_silent_when_attention_passes_something() -> None:
     assert isinstance(judge(other_places=0.0, other_inputs=0.0), Finding)
 
 
+def test_rows_that_may_be_places_are_not_judged() -> None:
+    """A model that turns (batch, time) round: other places look like other examples."""
+    turned = {"other_places": 0.0, "stirred": 0.0, "axis_is_known": False}
+    assert isinstance(judge(**turned, other_rows=6.0), NotJudged)
+    assert isinstance(judge(**turned, other_rows=0.0), Finding)
+
+
 def test_zero_initialised_outputs_are_asked_again() -> None:
     early = judge(step=0, other_places=0.0)
     assert isinstance(early, NotJudged)

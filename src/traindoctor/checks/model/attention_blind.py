@@ -58,6 +58,11 @@ def attention_blind(record: Record) -> Outcome | None:
         return blind_spot(holes[0], result)
     if any(not passes_nothing(p) for p in pairs):
         return attention_blind.clear("dependence: scores move when another token changes")
+    if any(not p["axis_is_known"] and p["other_rows"] > NOTHING for p in pairs):
+        # Inside the model a batch may stand as (time, batch): then the "other examples" are other places.
+        return attention_blind.not_judged(
+            "tokens reach other rows of the batch, which may be the places of a text turned round"
+        )
     if dead(record):
         return attention_blind.clear("nothing passes because a whole layer never fires")
     if any((p.get("stirred") or 0.0) > NOTHING for p in pairs):
