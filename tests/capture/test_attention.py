@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from traindoctor.capture.attention import (
 )
 from traindoctor.capture.hub import hub
 from traindoctor.capture.watch import Watch
+from traindoctor.checks.base import Clear, Finding
+from traindoctor.checks.optimizer.optimizer_holds_stale_params import optimizer_holds_stale_params
 from traindoctor.record import open_record
 
 
@@ -221,3 +224,30 @@ def test_what_a_later_optimizer_leaves_out_is_seen(tmp_path: Path) -> None:
     coverage = open_record(tmp_path / "run").fact("optimizer.coverage")
     assert [one["name"] for one in coverage["missing"]] == ["1.weight", "1.bias"]
     assert all(one["looks_with_gradient"] >= 5 for one in coverage["missing"])
+
+
+@pytest.mark.parametrize(("kept", "outcome"), [(True, Finding), (False, Clear)])
+def test_a_model_that_replaces_the_one_in_the_optimizer_is_seen(
+    tmp_path: Path, kept: bool, outcome: type
+) -> None:
+    """The second stage trains a copy of the model; the optimizer is kept, or made anew."""
+    watch = Watch(tmp_path / "run", replay=False)
+    watch.attach()
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    try:
+        for stage in range(2):
+            if stage:
+                model = copy.deepcopy(model)
+                optimizer = optimizer if kept else torch.optim.SGD(model.parameters(), lr=0.01)
+            for _ in range(70):
+                optimizer.zero_grad()
+                model(torch.randn(3, 4)).square().mean().backward()
+                optimizer.step()
+    finally:
+        watch.close()
+    found = optimizer_holds_stale_params(open_record(tmp_path / "run"))
+    assert isinstance(found, outcome)
+    if kept:
+        # The stage is noticed at the first step that is heard in it.
+        assert 70 <= found.since_step < 70 + LONGEST

@@ -42,6 +42,7 @@ from traindoctor.events import (
 )
 from traindoctor.probes import make_probes
 from traindoctor.probes.base import Probe
+from traindoctor.probes.coverage import Served
 from traindoctor.record import RecordWriter
 from traindoctor.replay.border import TrainsInThreads, border, raised_by_signal
 from traindoctor.replay.memory import memory
@@ -105,6 +106,7 @@ class Watch:
         self._tap_costs: deque[float] = deque(maxlen=TAPS_REMEMBERED)
         """What taps cost in a step where they make no event."""
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._served = Served()
         """Those that have stepped."""
         self._slept = 0
         """Steps that passed in silence before the one that is heard now."""
@@ -298,7 +300,8 @@ class Watch:
             self._close_step()
 
     def _meet(self, optimizer: Any) -> None:
-        if optimizer not in self._optimizers:
+        """A stage begins with a new optimizer, or where one is left without gradients."""
+        if self._served.left(optimizer) or optimizer not in self._optimizers:
             self._optimizers.add(optimizer)
             self.attention.begin_stage(self.step)
 

@@ -62,7 +62,8 @@ class Coverage:
         self._stepping_due = False
         self._trained_before: bool | None = None
         self._since = 0
-        """First step of the latest optimizer."""
+        """First step of the latest optimizer, or of the latest model."""
+        self._served = Served()
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin):
@@ -79,6 +80,8 @@ class Coverage:
             self._steps += 1
             if self._learn(event.optimizer):
                 self._since = event.step
+            elif self._served.left(event.optimizer):
+                self._begin_anew(event.step)
             if event.step - self._since < EAGER_STEPS or event.step % LATER_EVERY == 0:
                 self._look()
 
@@ -106,6 +109,12 @@ class Coverage:
             return False
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         return True
+
+    def _begin_anew(self, step: int) -> None:
+        """The script trains something else now: what was seen before says nothing about it."""
+        self._since, self._looks = step, 0
+        self.trees = ModuleTrees()
+        self._with_gradient.clear()
 
     def _watch_weights(self) -> None:
         parameters = [p for _, p in self.trees.parameters() if p.requires_grad]
@@ -151,6 +160,7 @@ class Coverage:
         total = _norm([p.grad for _, p in trained if p.grad is not None]) if missing else 0.0
         self._fact = {
             "looks": self._looks,
+            "since": self._since,
             "trainable": sum(p.requires_grad for _, p in trained),
             "frozen": sum(not p.requires_grad for _, p in trained),
             "held": len(held_ids),
@@ -191,6 +201,26 @@ class Coverage:
                 for p in group["params"]
             }
         return [(name, p) for name, p in missing if id(p) not in self._held_elsewhere]
+
+
+class Served:
+    """Which optimizers find gradients in their parameters when they step."""
+
+    def __init__(self) -> None:
+        self._served: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+    def left(self, optimizer: torch.optim.Optimizer) -> bool:
+        """It found some at its last step that we heard, and finds none now: the script trains another model."""
+        if any(
+            p.grad is not None
+            for group in getattr(optimizer, "param_groups", ())
+            for p in group["params"]
+        ):
+            self._served.add(optimizer)
+            return False
+        was_served = optimizer in self._served
+        self._served.discard(optimizer)
+        return was_served
 
 
 def trained_before(roots: Iterable[torch.nn.Module]) -> bool | None:

@@ -55,7 +55,7 @@ def optimizer_holds_stale_params(record: Record) -> Outcome | None:
         summary=f"The optimizer holds a tensor of shape {tuple(old['shape'])} that the model no longer uses, "
         f"in place of {new['name']} {tuple(new['shape'])}: the model was changed after the optimizer was built",
         where=new["name"],
-        since_step=0,
+        since_step=coverage.get("since", 0),
         grade="exact",
     )
 

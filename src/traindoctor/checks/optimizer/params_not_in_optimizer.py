@@ -45,6 +45,6 @@ def params_not_in_optimizer(record: Record) -> Outcome | None:
         summary=f"{coverage['num_missing']} trainable parameters are in no optimizer and never change: "
         f"{names}{f' and {more} more' if more > 0 else ''}",
         where=missing[0]["name"],
-        since_step=0,
+        since_step=coverage.get("since", 0),
         grade="exact",
     )
