@@ -99,3 +99,19 @@ def test_idleness_far_beyond_our_own_time_is_named_in_any_step() -> None:
 
 def test_idleness_that_may_be_ours_is_left_open() -> None:
     assert isinstance(sync_every_step(always_measured(20, idle=0.001, own=0.02)), NotJudged)
+
+
+@pytest.mark.parametrize(("idle", "outcome"), [(0.02, Finding), (0.003, NotJudged)])
+def test_where_we_listen_seldom_and_then_at_length_the_quietest_steps_tell(
+    idle: float, outcome: type
+) -> None:
+    """Thirty loud first steps, then a fifth of every step that is heard is ours."""
+    own = [0.1] * 30 + [0.006] * 14
+    series = {
+        "time.step": [0.03 + o for o in own],
+        "sync.idle": [idle + o for o in own],
+        "self.seconds": own,
+        "sync.reads": [1.0] * len(own),
+    }
+    found = sync_every_step(make_record(series, facts={"env": {"device": "NVIDIA H200"}}))
+    assert isinstance(found, outcome)

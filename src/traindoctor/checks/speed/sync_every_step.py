@@ -80,12 +80,15 @@ def disturbed(own: Series | None, step: Series) -> np.ndarray:
 
 
 def least_share(idle: Series, step: Series, own: Series | None) -> float:
-    """The median share that cannot be ours: as if all we did in a step and in the next had been done while it was idle."""
+    """The share that cannot be ours, as if all we did in a step and in the next had been done while it was idle: the median
+    of the quarter of the steps in which we did least."""
     ours = {} if own is None else dict(zip(own.steps.tolist(), own.values.tolist()))
     lengths = dict(zip(step.steps.tolist(), step.values.tolist()))
-    shares = [
-        (seconds - ours.get(n, 0.0) - ours.get(n + 1, 0.0)) / lengths[n]
+    by_own = sorted(
+        (ours.get(n, 0.0) + ours.get(n + 1, 0.0), seconds, lengths[n])
         for n, seconds in zip(idle.steps.tolist(), idle.values.tolist())
         if n in lengths
-    ]
+    )
+    quiet = by_own[: max(FEWEST, len(by_own) // 4)]
+    shares = [(seconds - spent) / length for spent, seconds, length in quiet]
     return float(np.median(shares)) if len(shares) >= FEWEST else 0.0
