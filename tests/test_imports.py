@@ -20,6 +20,7 @@ ALLOWED = {
     "background": set(),
     "record": {"errors", "plain_files", "private_files", "background"},
     "events": {"errors"},
+    "torch_private": {"errors"},
     "logs": {"record", "plain_files", "errors"},
     "checks": {"record", "errors"},
     "diagnosis": {"checks", "logs", "record", "errors"},
@@ -28,10 +29,19 @@ ALLOWED = {
     "numerics": {"errors"},
     "kernels": {"numerics", "errors"},
     "lm": {"kernels", "numerics", "plain_files", "private_files", "errors"},
-    "replay": {"events", "record", "errors"},
-    "probes": {"replay", "events", "record", "errors"},
+    "replay": {"events", "record", "torch_private", "errors"},
+    "probes": {"replay", "events", "record", "torch_private", "errors"},
     "exams": {"probes", "replay", "events", "record", "numerics", "kernels", "errors"},
-    "capture": {"exams", "probes", "replay", "events", "record", "private_files", "errors"},
+    "capture": {
+        "exams",
+        "probes",
+        "replay",
+        "events",
+        "record",
+        "torch_private",
+        "private_files",
+        "errors",
+    },
 }
 EVERYTHING = {"doctor", "checkup", "cli", "integrations", "__init__", "__main__"}
 JUDGING = [

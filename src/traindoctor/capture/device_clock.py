@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from traindoctor.torch_private import uses_cuda
+
 # Pairs of events that wait for the device; more than that are not worth their memory.
 MOST_WAITING = 256
 
@@ -23,7 +25,7 @@ class DeviceClock:
         self._waiting: deque[tuple[Any, Any, float]] = deque(maxlen=MOST_WAITING)
 
     def begin(self) -> None:
-        self._began = _marked() if torch.cuda._initialized else None
+        self._began = _marked() if uses_cuda() else None
 
     def end(self, host_seconds: float) -> None:
         if self._began is not None:

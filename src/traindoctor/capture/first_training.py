@@ -15,6 +15,7 @@ from torch.optim.optimizer import Optimizer
 
 from traindoctor.capture.hub import Patches
 from traindoctor.capture.step_hooks import step_hooks
+from traindoctor.torch_private import is_in_bad_fork
 
 _waiting: Patches | None = None
 
@@ -63,4 +64,4 @@ def loads_data() -> bool:
 
 def cut_off_from_gpu() -> bool:
     """Forked after its parent had used CUDA: whatever asks the device there ends the process, so we ask nothing."""
-    return bool(torch.cuda._is_in_bad_fork())
+    return bool(is_in_bad_fork())

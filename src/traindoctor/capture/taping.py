@@ -23,6 +23,7 @@ from traindoctor.replay.recorder import StepRecorder
 from traindoctor.replay.snapshot import EVERY as SNAPSHOT_EVERY
 from traindoctor.replay.stacks import stacks_restored
 from traindoctor.replay.watchdog import Overdue, limited
+from traindoctor.torch_private import Dropout
 
 # The first steps show the model as it was built, and gradients that were never cleared from the second on.
 ALWAYS = frozenset({0, 1, 2, 20, 100})
@@ -204,5 +205,5 @@ def untapeable(module: torch.nn.Module) -> str | None:
 
 def active_dropout(module: torch.nn.Module) -> bool:
     """A pass of it drops something."""
-    kinds = torch.nn.modules.dropout._DropoutNd
+    kinds = Dropout
     return any(isinstance(m, kinds) and m.training and m.p > 0 for m in module.modules())

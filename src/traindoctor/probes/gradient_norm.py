@@ -12,6 +12,7 @@ from traindoctor.events import Clipped, Event, StepBegin
 from traindoctor.probes.base import Cost, Later, parameters_of
 from traindoctor.record import RecordWriter
 from traindoctor.replay.names import local
+from traindoctor.torch_private import foreach_norm
 
 if TYPE_CHECKING:
     from traindoctor.replay.names import Names
@@ -81,7 +82,7 @@ def gradient_norms(names: Names) -> tuple[list[str], Tensor, list[int]] | None:
     if not dense:
         return None
     device = dense[0][1].device
-    norms = torch._foreach_norm([g.detach() for _, g in dense])
+    norms = foreach_norm([g.detach() for _, g in dense])
     stacked = torch.stack([norm.to(device=device, dtype=torch.float32) for norm in norms])
     return [name for name, _ in dense], stacked, [g.numel() for _, g in dense]
 

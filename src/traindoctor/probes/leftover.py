@@ -16,6 +16,7 @@ from traindoctor.probes.base import Cost, Later, parameters_of
 from traindoctor.record import RecordWriter
 from traindoctor.replay.names import local
 from traindoctor.replay.trees import ModuleTrees
+from traindoctor.torch_private import foreach_norm
 
 if TYPE_CHECKING:
     from traindoctor.replay.names import Names
@@ -142,5 +143,5 @@ class Leftover:
 
 
 def norm_of(gradients: list[Tensor]) -> Tensor:
-    norms = [n.to(gradients[0].device).float() for n in torch._foreach_norm(gradients)]
+    norms = [n.to(gradients[0].device).float() for n in foreach_norm(gradients)]
     return torch.linalg.vector_norm(torch.stack(norms))

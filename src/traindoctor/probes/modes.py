@@ -11,11 +11,12 @@ import torch
 from traindoctor.events import Event, ForwardBegin
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.torch_private import BatchNorm, Dropout
 
 # Modules whose mode changes what they compute; the mode of the others means nothing.
 SENSITIVE = (
-    torch.nn.modules.dropout._DropoutNd,
-    torch.nn.modules.batchnorm._NormBase,
+    Dropout,
+    BatchNorm,
     torch.nn.RReLU,
     torch.nn.MultiheadAttention,
     torch.nn.RNNBase,
@@ -117,6 +118,4 @@ def matters(module: torch.nn.Module) -> bool:
 
 
 def keeps_statistics(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.modules.batchnorm._NormBase) and bool(
-        module.track_running_stats
-    )
+    return isinstance(module, BatchNorm) and bool(module.track_running_stats)

@@ -13,6 +13,7 @@ from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
 from traindoctor.replay.memory import memory
 from traindoctor.replay.trees import ModuleTrees
+from traindoctor.torch_private import foreach_norm
 
 # One copy of the parameters for the time of one step; larger models are not copied.
 
@@ -75,8 +76,8 @@ class Update:
         change = [p.detach().float() - b for (p, _), b in zip(before, old)]
         device = change[0].device
         self._norms = (
-            torch.stack([n.to(device) for n in torch._foreach_norm(old)]),
-            torch.stack([n.to(device) for n in torch._foreach_norm(change)]),
+            torch.stack([n.to(device) for n in foreach_norm(old)]),
+            torch.stack([n.to(device) for n in foreach_norm(change)]),
         )
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
@@ -105,5 +106,5 @@ def total_norm(gradients: list[Tensor]) -> Tensor | None:
     dense = [g for g in gradients if not g.is_sparse]
     if not dense:
         return torch.tensor(math.nan) if gradients else None
-    norms = torch._foreach_norm(dense)
+    norms = foreach_norm(dense)
     return torch.stack([n.to(norms[0].device).float() for n in norms]).norm()

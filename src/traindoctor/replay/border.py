@@ -22,25 +22,39 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
-from torch.utils import _python_dispatch
+from torch.overrides import TorchFunctionMode
 
+from traindoctor import torch_private
 from traindoctor.replay.quiet import quiet
 from traindoctor.replay.watchdog import Overdue
+from traindoctor.torch_private import (
+    DisableTorchFunction,
+    dispatch_mode_stack,
+    num_function_modes,
+    pop_dispatch_mode,
+    pop_function_mode,
+    push_dispatch_mode,
+    push_function_mode,
+    set_anomaly_enabled,
+    set_deterministic,
+    top_saved_hooks,
+)
 
-_C = torch._C
 # Looked up once: these are asked at every event.
-_is_compiling, _is_tracing = torch.compiler.is_compiling, _C._is_tracing
-_functorch_level = _C._functorch.maybe_current_level
-_num_dispatch_modes = _C._len_torch_dispatch_stack
-_profiling = _C._autograd._profiler_enabled
-_grad_enabled, _set_grad = torch.is_grad_enabled, _C._set_grad_enabled
-_any_autocast, _inference = _C._is_any_autocast_enabled, torch.is_inference_mode_enabled
+_is_compiling, _is_tracing = torch.compiler.is_compiling, torch_private.is_tracing
+_functorch_level = torch_private.functorch_level
+_num_dispatch_modes = torch_private.num_dispatch_modes
+_profiling = torch_private.is_profiling
+_grad_enabled, _set_grad = torch.is_grad_enabled, torch_private.set_grad_enabled
+_any_autocast, _inference = (
+    torch_private.is_any_autocast_enabled,
+    torch.is_inference_mode_enabled,
+)
 _default_dtype = torch.get_default_dtype
-_deterministic, _anomaly = _C._get_deterministic_algorithms, torch.is_anomaly_enabled
-_set_compiler = _C._dynamo.eval_frame.set_eval_frame
-_warn_always, _set_warn_always = _C._get_warnAlways, _C._set_warnAlways
-_capturing: Callable[[], bool] = getattr(_C, "_cuda_isCurrentStreamCapturing", lambda: False)
+_deterministic, _anomaly = torch_private.get_deterministic, torch.is_anomaly_enabled
+_set_compiler = torch_private.set_compiler
+_warn_always, _set_warn_always = torch_private.get_warn_always, torch_private.set_warn_always
+_uses_cuda, _capturing = torch_private.uses_cuda, torch_private.is_capturing
 _now = time.perf_counter_ns
 
 # `warnings.catch_warnings` would make the script's own warnings appear again: the list is exchanged instead.
@@ -95,7 +109,7 @@ class Border:
             or _functorch_level() is not None
             or _profiling()  # our calls would be in the script's profile
             or (_num_dispatch_modes() > 0 and _traced())
-            or (torch.cuda._initialized and _capturing())  # they would be part of its CUDA graph
+            or (_uses_cuda() and _capturing())  # they would be part of its CUDA graph
         )
 
     def enter(self, handler: Callable[..., Any], *args: Any) -> Any:
@@ -115,7 +129,7 @@ class Border:
                 observe(None, None)
             if not always:
                 _set_warn_always(True)  # torch warns once: ours must not use that up
-            with quiet(), _C.DisableTorchFunction():
+            with quiet(), DisableTorchFunction():
                 grad = _grad_enabled()
                 try:
                     if grad:
@@ -205,7 +219,7 @@ def usual_state() -> bool:
 
 def _traced() -> bool:
     """A dispatch mode of torch's own machinery is at work: tensors may hold no numbers."""
-    stack = _python_dispatch._get_current_dispatch_mode_stack()
+    stack = dispatch_mode_stack()
     return any(getattr(mode, "_mode_key", None) is not None for mode in stack)
 
 
@@ -220,14 +234,14 @@ def state_set_aside() -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     anomaly, check_nan = _anomaly() and alone, torch.is_anomaly_check_nan_enabled()
     casting = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    modes = [_python_dispatch._pop_mode() for _ in range(_num_dispatch_modes())]
+    modes = [pop_dispatch_mode() for _ in range(_num_dispatch_modes())]
     try:
         if alone:
             torch.set_default_dtype(torch.float32)
         if deterministic:
-            _C._set_deterministic_algorithms(False)
+            set_deterministic(False)
         if anomaly:
-            _C.set_anomaly_enabled(False)
+            set_anomaly_enabled(False)
         for kind in casting:
             torch.set_autocast_enabled(kind, False)
         if _inference():
@@ -239,13 +253,13 @@ def state_set_aside() -> Iterator[None]:
         for kind in casting:
             torch.set_autocast_enabled(kind, True)
         if anomaly:
-            _C.set_anomaly_enabled(True, check_nan)
+            set_anomaly_enabled(True, check_nan)
         if deterministic:
-            _C._set_deterministic_algorithms(True, warn_only=warn_only)
+            set_deterministic(True, warn_only=warn_only)
         if alone:
             torch.set_default_dtype(dtype)
         for mode in reversed(modes):
-            _python_dispatch._push_mode(mode)
+            push_dispatch_mode(mode)
 
 
 @contextmanager
@@ -265,21 +279,21 @@ def modes_aside() -> Iterator[None]:
     The stack of modes is empty, so that an exam that tapes a step of its own making (`replay/single.py`) hears only that.
     """
     kept: list[TorchFunctionMode] = []
-    while _C._len_torch_function_stack():
-        kept.append(_pop_mode())
-    hooked = _C._autograd._top_saved_tensors_default_hooks(True) is not None
+    while num_function_modes():
+        kept.append(pop_function_mode())
+    hooked = top_saved_hooks(True) is not None
     try:
         with ExitStack() as stack:
             if hooked:  # the innermost pair counts
                 hooks = torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, _same)
                 stack.enter_context(hooks)
-            stack.enter_context(_C.DisableTorchFunction())
+            stack.enter_context(DisableTorchFunction())
             yield
     finally:
-        while _C._len_torch_function_stack():
-            _pop_mode()
+        while num_function_modes():
+            pop_function_mode()
         for mode in reversed(kept):
-            _push_mode(mode)
+            push_function_mode(mode)
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ from traindoctor.replay.names import is_trainable_leaf
 from traindoctor.replay.ops import FunctionCall, Op, Ref
 from traindoctor.replay.own_share import own_share, reduction
 from traindoctor.replay.quiet import quiet
+from traindoctor.torch_private import DisableTorchFunction
 
 if TYPE_CHECKING:
     from traindoctor.replay.recorder import StepRecorder
@@ -99,7 +100,7 @@ class CollectiveWriter:
         try:
             began = time.perf_counter()
             # The script's modes hear nothing of ours.
-            with quiet(), torch.no_grad(), torch._C.DisableTorchFunction():
+            with quiet(), torch.no_grad(), DisableTorchFunction():
                 found = action()
             recorder.seconds += time.perf_counter() - began
         except Exception as error:  # the border: the script's collective goes on

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+from traindoctor.torch_private import top_saved_hooks
+
 _PLACES: tuple[tuple[ModuleType, str], ...] = tuple(
     (place, name)
     for place in (modules, optimizers)
@@ -42,7 +44,7 @@ def hooks_aside() -> Iterator[None]:
 
 def _nothing_packed() -> contextlib.AbstractContextManager[Any]:
     """Only the innermost pair of saved-tensor hooks is called: one that does nothing hides the script's."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
+    if top_saved_hooks(False) is None:
         return contextlib.nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is)
 

@@ -7,24 +7,28 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-import torch
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
-from torch.utils._device import DeviceContext
+from torch.overrides import TorchFunctionMode
 
 from traindoctor.replay.unseen import handed_on
+from traindoctor.torch_private import (
+    DeviceContext,
+    num_function_modes,
+    pop_function_mode,
+    push_function_mode,
+)
 
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 def stack_height() -> int:
-    return int(torch._C._len_torch_function_stack())
+    return int(num_function_modes())
 
 
 def take_from_stack(mode: TorchFunctionMode) -> bool:
     """Whether it was there: inside a torch function no mode is."""
     above, found = [], False
     while stack_height() and not found:
-        top = _pop_mode()
+        top = pop_function_mode()
         found = top is mode
         if not found:
             above.append(top)
@@ -36,12 +40,12 @@ def put_below(mode: TorchFunctionMode) -> None:
     """Below the script's own modes: a context that the script leaves takes away whatever is on top."""
     above: list[TorchFunctionMode] = []
     while stack_height():
-        top = _pop_mode()
+        top = pop_function_mode()
         if _stays_lowest(top):
-            _push_mode(top)
+            push_function_mode(top)
             break
         above.append(top)
-    _push_mode(mode)
+    push_function_mode(mode)
     _push_all(above)
 
 
@@ -52,13 +56,13 @@ def _stays_lowest(mode: TorchFunctionMode) -> bool:
 
 def take_ours_from_stack() -> None:
     """A forked child has the stack of the thread that forked: ours go, the script's own modes stay."""
-    modes = [_pop_mode() for _ in range(stack_height())]
+    modes = [pop_function_mode() for _ in range(stack_height())]
     _push_all([mode for mode in modes if not type(mode).__module__.startswith("traindoctor.")])
 
 
 def _push_all(popped: Sequence[TorchFunctionMode]) -> None:
     for mode in reversed(popped):
-        _push_mode(mode)
+        push_function_mode(mode)
 
 
 class Seat(TorchFunctionMode):

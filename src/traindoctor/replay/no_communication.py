@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from traindoctor.errors import ReplayError
 from traindoctor.replay import exchange
+from traindoctor.torch_private import OpOverload, OpOverloadPacket, TorchDispatchMode
 
 NAMESPACES = frozenset(
     {
@@ -37,9 +36,9 @@ HARMLESS = frozenset({"wait_tensor", "_wrap_tensor_autograd"})
 
 def communicates(func: Any) -> bool:
     """Whether an operator is a collective."""
-    if isinstance(func, torch._ops.OpOverload):
+    if isinstance(func, OpOverload):
         namespace, name = func.namespace, func._opname
-    elif isinstance(func, torch._ops.OpOverloadPacket):
+    elif isinstance(func, OpOverloadPacket):
         namespace, _, name = func._qualified_op_name.partition("::")
     else:
         return False

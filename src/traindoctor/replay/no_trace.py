@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from traindoctor.replay.modes import autocast_aside, generators_restored
+from traindoctor.torch_private import DisableTorchFunction
 
 # Attributes that every module has.
 STRUCTURE = frozenset(vars(nn.Module()))
@@ -104,12 +105,12 @@ def _containers(module: nn.Module) -> list[Any]:
 @contextmanager
 def gradients_restored(tensors: Iterator[Tensor]) -> Iterator[None]:
     """The same .grad objects as before. Exams never write into them; replays work on copies."""
-    with torch._C.DisableTorchFunction():  # a subclass of the script's hears nothing of it
+    with DisableTorchFunction():  # a subclass of the script's hears nothing of it
         kept = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf]
     try:
         yield
     finally:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             for tensor, gradient in kept:
                 if tensor.grad is not gradient:
                     tensor.grad = gradient

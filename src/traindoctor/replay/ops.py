@@ -11,6 +11,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.replay.collective import Collective
+from traindoctor.torch_private import OpOverload, OpOverloadPacket
 
 Leaves = TypeVar("Leaves")
 
@@ -158,9 +159,9 @@ TORCHS_OWN = frozenset({"aten", "prim", "prims", "torch", "_c10d_functional", "c
 def is_foreign(op: Op) -> bool:
     """An operator that somebody registered (a custom op of torch, a C++ extension): its backward is theirs."""
     func = op.func
-    if isinstance(func, torch._ops.OpOverload):
+    if isinstance(func, OpOverload):
         return func.namespace not in TORCHS_OWN
-    if isinstance(func, torch._ops.OpOverloadPacket):
+    if isinstance(func, OpOverloadPacket):
         return func._qualified_op_name.partition("::")[0] not in TORCHS_OWN
     return False
 

@@ -45,6 +45,7 @@ from traindoctor.replay.step_gradients import StepGradients, world_size
 from traindoctor.replay.tape import StepTape
 from traindoctor.replay.tensors import TensorTable
 from traindoctor.replay.unseen import handed_on
+from traindoctor.torch_private import DisableTorchFunction, num_dispatch_modes
 
 # Compiled code rounds in other places. Larger differences of its results (relative, in norm) are no rounding:
 # bfloat16 chains differ by 1e-2 at most, another dropout mask by 0.1 and more.
@@ -249,9 +250,9 @@ class StepRecorder:
             return self._gradient(result)
         call, began = None, time.perf_counter()
         try:
-            if torch._C._len_torch_dispatch_stack() > exchange.mine.depth:  # our own guard is one
+            if num_dispatch_modes() > exchange.mine.depth:  # our own guard is one
                 raise ReplayError("a dispatch mode of the script's own hears every operation")
-            with torch._C.DisableTorchFunction():  # the script's modes hear nothing of ours
+            with DisableTorchFunction():  # the script's modes hear nothing of ours
                 if communicates(func):
                     raise ReplayError(
                         "the step uses functional collectives, which cannot be replayed"
@@ -267,7 +268,7 @@ class StepRecorder:
         if call is not None:
             began = time.perf_counter()
             try:
-                with torch._C.DisableTorchFunction():
+                with DisableTorchFunction():
                     self.writer.after(call, name, func, result)
             except Exception as error:
                 self.fail(error)
@@ -289,7 +290,7 @@ class StepRecorder:
     def _gradient(self, gradient: Any) -> Any:
         """`.grad` is no data: clipping and hand-written optimizers are not worth a tape."""
         try:
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 if isinstance(gradient, Tensor) and not gradient.is_sparse:
                     self.tensors.storage(gradient, made=True)
         except Exception as error:

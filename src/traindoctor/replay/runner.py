@@ -16,6 +16,7 @@ from traindoctor.replay.dtypes import CASTS, cast, target
 from traindoctor.replay.modes import Autocast, set_autocast_state, set_random_state
 from traindoctor.replay.no_communication import no_communication
 from traindoctor.replay.ops import FunctionCall, Op, Ref, is_float, refs_in, replace, tensors_in
+from traindoctor.torch_private import uses_cuda
 
 if TYPE_CHECKING:
     from traindoctor.replay.tape import StepTape
@@ -185,7 +186,7 @@ class TapeRunner:
 
     def refuse_harm(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Nothing a replay calls may reach the script's device: no assertion there, no random state of its own."""
-        if torch.cuda._initialized and any(t.is_cuda for t in tensors_in((args, kwargs))):
+        if uses_cuda() and any(t.is_cuda for t in tensors_in((args, kwargs))):
             refuse_hidden_state(op.name, args)
             if self.changed or self.indices:
                 refuse_what_would_assert(op.name, args, kwargs)

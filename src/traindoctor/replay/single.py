@@ -11,6 +11,7 @@ from traindoctor.events import BackwardBegin, BackwardEnd, ScalarRead
 from traindoctor.replay.names import Names
 from traindoctor.replay.recorder import MAX_BYTES, StepRecorder
 from traindoctor.replay.tape import StepTape
+from traindoctor.torch_private import EnableTorchFunction
 
 
 def tape_step(
@@ -35,7 +36,7 @@ def tape_step(
             for tensor in tensors:
                 tensor.grad = None
         recorder.start()
-        with torch.enable_grad(), torch._C._EnableTorchFunction():
+        with torch.enable_grad(), EnableTorchFunction():
             for number, function in enumerate(functions):
                 loss = function()
                 recorder.on(BackwardBegin([loss], number == 0, 1.0))

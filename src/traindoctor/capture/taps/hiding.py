@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from traindoctor.torch_private import eval_frame
+
 # What runs between the script and an event: all else of ours runs while the compiler is off (hub.emit).
 PARTS = (
     "capture.taps",
@@ -22,14 +24,13 @@ PARTS = (
     "replay.ops",
     "replay.quiet",
     "replay.names",
+    "torch_private",
 )
 _hidden: set[CodeType] = set()
 
 
 def hide_from_compiler() -> None:
     """Idempotent. Call it when torch._dynamo is there: importing it takes seconds."""
-    from torch._C._dynamo import eval_frame
-
     if not hasattr(eval_frame, "set_code_exec_strategy"):  # before torch 2.7
         return
     action = eval_frame._FrameAction

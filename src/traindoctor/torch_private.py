@@ -1,0 +1,81 @@
+"""The private parts of torch that we use, each with what it is for. Nothing else in the project reaches into torch,
+but for the kernels, which launch by hand; a test reads every file for that.
+
+Where a release of torch has dropped one, importing this says so in one sentence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from traindoctor.errors import TraindoctorError
+
+try:
+    from torch.utils._device import DeviceContext as DeviceContext
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
+    _C: Any = torch._C
+    _overrides: Any = torch.overrides
+    _dispatch: Any = torch.utils._python_dispatch
+
+    # The stacks of modes, the script's and ours.
+    pop_function_mode, push_function_mode = _overrides._pop_mode, _overrides._push_mode
+    pop_dispatch_mode, push_dispatch_mode = _dispatch._pop_mode, _dispatch._push_mode
+    dispatch_mode_stack = _dispatch._get_current_dispatch_mode_stack
+    num_function_modes = _C._len_torch_function_stack
+    num_dispatch_modes = _C._len_torch_dispatch_stack
+
+    # Our own calls of torch: the script's modes and subclasses hear nothing of them.
+    DisableTorchFunction = _C.DisableTorchFunction
+    EnableTorchFunction = _C._EnableTorchFunction
+
+    # Where we must not look: inside a trace, a functorch transform, a profile of the script's own, a CUDA graph.
+    is_tracing = _C._is_tracing
+    functorch_level = _C._functorch.maybe_current_level
+    is_profiling = _C._autograd._profiler_enabled
+    # A CPU build has no graphs.
+    is_capturing = getattr(_C, "_cuda_isCurrentStreamCapturing", lambda: False)
+
+    # State of the run that is set aside and given back, each for less than a microsecond.
+    set_grad_enabled = _C._set_grad_enabled
+    is_any_autocast_enabled = _C._is_any_autocast_enabled
+    get_deterministic, set_deterministic = (
+        _C._get_deterministic_algorithms,
+        _C._set_deterministic_algorithms,
+    )
+    set_anomaly_enabled = _C.set_anomaly_enabled
+    get_warn_always, set_warn_always = _C._get_warnAlways, _C._set_warnAlways
+    eval_frame = _C._dynamo.eval_frame
+    set_compiler = eval_frame.set_eval_frame
+
+    # Hooks on saved tensors that the script has set.
+    saved_hooks_allowed = _C._autograd._saved_tensors_hooks_is_enabled
+    top_saved_hooks = _C._autograd._top_saved_tensors_default_hooks
+    pop_saved_hooks = _C._autograd._pop_saved_tensors_default_hooks
+    push_saved_hooks = _C._autograd._push_saved_tensors_default_hooks
+
+    # The names of registered operators.
+    OpOverload, OpOverloadPacket = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+
+    # Norms of many tensors in one launch.
+    foreach_norm = torch._foreach_norm
+
+    # Layers that differ between training and evaluation, whatever their dimensions.
+    Dropout = torch.nn.modules.dropout._DropoutNd
+    BatchNorm = torch.nn.modules.batchnorm._NormBase
+
+    is_in_bad_fork = torch.cuda._is_in_bad_fork
+    """A forked child of a process that uses CUDA: it must not call it."""
+    _ = torch.cuda._initialized
+except (AttributeError, ImportError) as missing:
+    raise TraindoctorError(
+        f"this torch ({torch.__version__}) lacks something that traindoctor needs ({missing}); "
+        "install a newer traindoctor or torch 2.13"
+    ) from missing
+
+
+def uses_cuda() -> bool:
+    """As `torch.cuda.is_initialized`, without a question about forks: asked at every entry."""
+    return torch.cuda._initialized
