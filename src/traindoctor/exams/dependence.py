@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotPossible, exam, nothing_beside_tokens
+from traindoctor.exams.base import exam, nothing_beside_tokens
 from traindoctor.replay.at_rest import stirred
 from traindoctor.replay.dropout import without_dropout
 from traindoctor.replay.ends import (
-    FAITHFUL,
     ROUNDING,
     Ends,
     changed,
@@ -48,10 +47,7 @@ def dependence(patient: Patient) -> Mapping[str, Any]:
     ends = [e for e in found if usable(e)]
     if not ends:
         raise nothing_beside_tokens(tape, found)
-    if tape.faithful > FAITHFUL:
-        raise NotPossible(
-            f"the unchanged replay differs from the step by {tape.faithful:.1e}, so changes cannot be read"
-        )
+    tape.require_faithful()
     pairs = [examine(tape, structure, e) for e in ends[:4]]
     return {"pairs": pairs, "faithful": tape.faithful, "attentions": len(structure.attentions)}
 

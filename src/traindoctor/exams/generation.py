@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from traindoctor.replay.tape import StepTape
 
 MOST_TOKENS = 48
-FAITHFUL = 1e-4
 PIECE = 4
 
 
@@ -32,8 +31,7 @@ def generation(patient: Patient) -> Mapping[str, Any]:
     """Share of texts that go in circles and entropy of their tokens: greedy, sampled and in the data."""
     tape = patient.tape
     assert tape is not None
-    if tape.faithful > FAITHFUL:
-        raise NotPossible(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
+    tape.require_faithful()
     tape = without_dropout(tape)
     ends = next((e for e in find_ends(tape) if e.causal and e.has_classes), None)
     if ends is None or ends.layout is None:

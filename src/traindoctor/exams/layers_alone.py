@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 # Two directions find an error in any direction with certainty but for chance; the root exam takes four.
 DIRECTIONS = 2
-FAITHFUL = 1e-4
 
 
 @exam(name="layers_alone", title="Every module's gradient, alone", cost=400, least=20)
@@ -84,8 +83,7 @@ def guilty_module(patient: Patient) -> Mapping[str, Any]:
 def faithful_tape(patient: Patient) -> StepTape:
     tape = patient.first_tape
     assert tape is not None
-    if not tape.faithful <= FAITHFUL:
-        raise NotPossible(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
+    tape.require_faithful()
     return tape
 
 

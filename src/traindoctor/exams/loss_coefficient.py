@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.replay.ops import Ref
 from traindoctor.replay.sites import LossSite, by_line, valid_count
@@ -25,8 +24,7 @@ def loss_coefficient(patient: Patient) -> Mapping[str, Any]:
     sites = [site for site in tape.loss_sites if site.in_root]
     if not sites:
         raise NotPossible("the step calls no loss function that is known")
-    if not tape.faithful < 1e-4:
-        raise ReplayError(f"the replayed loss is off by {tape.faithful:.1e}")
+    tape.require_faithful()
     outputs = {site: ref for site in sites if (ref := site.op.outputs[0]) is not None}
     replay = tape.replay(gradients=True, want=list(outputs.values()))
     weights = coefficients(replay.roots, {ref: replay[ref] for ref in outputs.values()})

@@ -25,7 +25,6 @@ STEPS = 80
 RATES = (3e-3, 1e-2)
 # The whole exam stays below so many seconds; it says how many steps it made.
 SECONDS = 10.0
-FAITHFUL = 1e-4
 # Near zero: so much of the way to the floor is left.
 LEARNED = 0.1
 # A loss that fell by less of its start over the last quarter of at least so many steps stands still.
@@ -40,8 +39,7 @@ def overfit_batch(patient: Patient) -> Mapping[str, Any]:
     """
     tape = patient.tape
     assert tape is not None
-    if tape.faithful > FAITHFUL:
-        raise NotPossible(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
+    tape.require_faithful()
     tape = without_dropout(tape)
     seconds = min(SECONDS, patient.seconds) / len(RATES)
     runs = [losses(tape, rate, seconds) for rate in RATES]

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # (time axis of the index, rows, places of the scores; 0: they do not lie by the tokens)
 Layout = tuple[int, int, int]
 
-FAITHFUL = 1e-5
 PERMUTATIONS = 2
 # Scores that vary less than this over rows, relative, do not hang on the input.
 NOTHING = 1e-6
@@ -39,8 +38,7 @@ def positions(patient: Patient) -> Mapping[str, Any]:
     """
     tape = patient.tape
     assert tape is not None
-    if tape.faithful > FAITHFUL:
-        raise NotPossible(f"the unchanged replay differs from the step by {tape.faithful:.1e}")
+    tape.require_faithful()
     # Dropout falls on places, so it tells them apart by itself: it is taken out.
     tape = without_dropout(tape)
     structure = Structure(tape)

@@ -12,7 +12,6 @@ from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam, nothing_beside_tokens
 from traindoctor.replay.alignment import exact_shift
 from traindoctor.replay.ends import (
-    FAITHFUL,
     ROUNDING,
     Ends,
     changed,
@@ -122,10 +121,11 @@ def behind_a_prefix(tape: StepTape, ends: Ends) -> dict[str, Any]:
         base = tape.replay(want=(ends.loss.logits,))[ends.loss.logits]
         token = changed(ends.index, ends, row, range(middle, middle + 1))
         moved = movement(tape, ends, base, token).reshape(B, P)[row]
+        tape.require_faithful()
     except ReplayError:
         return {}
     seen = (moved > ROUNDING * moved.max()).nonzero()
-    if not len(seen) or tape.faithful > FAITHFUL:
+    if not len(seen):
         return {}
     prefix = int(seen[0]) - middle
     return {

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from traindoctor.replay.tape import StepTape
 
 
-# An unchanged replay must give the step's own loss; otherwise differences are noise (batch drawn anew).
-FAITHFUL = 1e-5
 # Regrouped sums (experts, padding removed) may move a number by rounding; a fault moves it by 1e-3 and more.
 ROUNDING = 1e-5
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from traindoctor.errors import ReplayError
 from traindoctor.replay.ops import (
     Escape,
     FunctionCall,
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from traindoctor.replay.execute import Replay
     from traindoctor.replay.sites import InputSite, LossSite
     from traindoctor.replay.unit_clipping import Units
+
+
+# An unchanged replay must give the step's own loss, up to kernels that sum in any order; a batch that is drawn anew or a
+# part that is missing moves it by more.
+FAITHFUL = 1e-4
 
 
 @dataclass(eq=False)
@@ -150,6 +156,11 @@ class StepTape:
         """Relative difference between the loss of an unchanged replay and the script's own."""
         replayed = sum(float(root) for root in self.replay().roots)
         return relative(replayed, sum(root.value for root in self.roots))
+
+    def require_faithful(self) -> None:
+        """Raises ReplayError where the replay is not the step: then changes of it say nothing about the run."""
+        if not self.faithful <= FAITHFUL:
+            raise ReplayError(f"the unchanged replay differs from the step by {self.faithful:.1e}")
 
     @property
     def loss(self) -> float:
