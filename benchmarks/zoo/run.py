@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -240,11 +241,12 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def section(family: str, device: str, rows: list[dict[str, Any]]) -> str:
-    built = [row for row in rows if row["outcome"] != "not built"]
-    same = [row for row in built if row["outcome"] == "same"]
+    counts = Counter(row["outcome"] for row in rows)
+    compared = len(rows) - counts["not built"] - counts["not repeatable"]
     lines = [
         f"## {family}, {device}",
-        f"{len(same)} of {len(built)} are the same run; {len(rows) - len(built)} of {len(rows)} have no tiny twin.",
+        f"{counts['same']} of {compared} are the same run; of {len(rows)} in all {counts['not built']} have no tiny twin, and "
+        f"{counts['not repeatable']} give other losses in each plain run.",
         "",
         "| architecture | outcome | steps | plain s | attached s | verdict, or why not |",
         "| --- | --- | --- | --- | --- | --- |",
