@@ -11,7 +11,8 @@ import pytest
 
 import traindoctor.checks as checks_package
 from traindoctor.checks import BY_SLUG, CHECKS, FAMILIES
-from traindoctor.checks.base import Check, Finding, NotJudged
+from traindoctor.checks.base import Check, Finding, NotJudged, evidence
+from traindoctor.checks.laws import LAWS
 from traindoctor.diagnosis.rules import EXPLAINS
 from traindoctor.record import Record, make_record
 
@@ -151,3 +152,20 @@ def test_thresholds_have_a_reason() -> None:
                 begin -= 1  # a block without a blank line shares its comment
             above = lines[begin : node.lineno]
             assert any("#" in line for line in above), f"{file.name}:{node.lineno} gives no reason"
+
+
+@pytest.mark.parametrize("check", [c for c in CHECKS if c.slug not in LAWS], ids=lambda c: c.slug)
+def test_what_breaks_no_law_and_has_no_cure_is_never_confirmed(check: Check) -> None:
+    for grade in ("exact", "statistic", "curve"):
+        found = check.finding(evidence("x", 2.0, 1.0), grade=grade)
+        assert found.status != "confirmed"
+        assert (found.status == "likely") == (found.undecided is not None)
+        assert found.proof == "symptom"
+        assert found.law is None
+    assert check.finding(evidence("x", 2.0, 1.0), grade="experiment").status == "confirmed"
+
+
+@pytest.mark.parametrize("check", [c for c in CHECKS if c.slug in LAWS], ids=lambda c: c.slug)
+def test_a_broken_law_is_confirmed_and_named(check: Check) -> None:
+    found = check.finding(evidence("x", 2.0, 1.0), grade="exact")
+    assert (found.status, found.proof, found.law) == ("confirmed", "law", LAWS[check.slug])

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from traindoctor.checks.base import (
-    STATUS,
     Clear,
     Evidence,
     Finding,
@@ -29,13 +28,20 @@ from traindoctor.diagnosis.verdict import (
     rank,
 )
 
+USUAL: dict[Grade, Status] = {
+    "exact": "confirmed",
+    "experiment": "confirmed",
+    "statistic": "likely",
+    "curve": "possible",
+}
+
 
 def found(
     cause: str, grade: Grade = "exact", status: Status | None = None, since: int | None = 0
 ) -> Finding:
     items = (Evidence("x", 2.0, 1.0, 0.1, since),)
     return Finding(
-        cause, "XXX001", grade, status or STATUS[grade], confidence(grade, items), cause, items, "fix",
+        cause, "XXX001", grade, status or USUAL[grade], confidence(grade, items), cause, items, "fix",
         since_step=since,
     )  # fmt: skip
 

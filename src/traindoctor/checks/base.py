@@ -39,12 +39,6 @@ CONFIDENCE: dict[Grade, tuple[float, float]] = {
     "curve": (0.2, 0.45),  # the shape of a curve alone
 }
 STATUSES: tuple[Status, ...] = ("confirmed", "likely", "possible")
-STATUS: dict[Grade, Status] = {
-    "exact": "confirmed",
-    "experiment": "confirmed",
-    "statistic": "likely",
-    "curve": "possible",
-}
 PROOF: dict[Grade, Proof] = {
     "exact": "law",
     "experiment": "cure",
@@ -118,7 +112,9 @@ class Finding:
 
     @property
     def proof(self) -> Proof:
-        return PROOF[self.grade]
+        """Something exact that is no law's (a structure, a count) is a symptom all the same."""
+        lawless = self.grade == "exact" and self.cause not in LAWS
+        return "symptom" if lawless else PROOF[self.grade]
 
     @property
     def law(self) -> str | None:
@@ -218,11 +214,12 @@ class Check:
     ) -> Finding:
         """Status and confidence follow from the grade; `status` may only weaken it.
 
-        Grades are never taken for granted: a law or a cure confirms, a number alone is likely where it is known why
-        nothing decided it, and possible otherwise.
+        Grades are never taken for granted: a law or a cure confirms, and all else (a number alone, a structure that is no
+        law's) is likely where it is known why nothing decided it, and possible otherwise.
         """
-        undecided = UNDECIDED.get(self.slug) if grade == "statistic" else None
-        best = "possible" if grade == "statistic" and undecided is None else STATUS[grade]
+        decides = grade == "experiment" or (grade == "exact" and self.slug in LAWS)
+        undecided = None if decides or grade == "curve" else UNDECIDED.get(self.slug)
+        best: Status = "confirmed" if decides else "likely" if undecided else "possible"
         if status is None or STATUSES.index(status) < STATUSES.index(best):
             status = best
         steps = [item.step for item in items if item.step is not None]

@@ -32,6 +32,7 @@ LAWS: dict[str, str] = {
     "adam-settings-bad": _RULE,
     "lr-schedule-wrong": _RULE,
     "clip-ineffective": _RULE,
+    "clip-too-tight": _RULE,
     "optimizer-never-steps": _RULE,
     "optimizer-holds-stale-params": _IN_USE,
     "params-not-in-optimizer": _IN_USE,

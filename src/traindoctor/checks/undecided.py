@@ -12,6 +12,8 @@ UNDECIDED: dict[str, str] = {
     "position-missing": "the scores are pooled over the places, so order may be left out on purpose",
     "weights-tied-by-mistake": "weights can be shared on purpose",
     "residual-missing": "the same model with a way around each block was not trained",
+    "dead-activations": _ANOTHER_START,
+    "memory-leak": "what is kept alive may be kept on purpose",
     "init-too-large": _ANOTHER_START,
     "init-too-small": _ANOTHER_START,
     "attention-scale-wrong": "the same run with another scale was not tried",

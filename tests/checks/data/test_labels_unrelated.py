@@ -82,13 +82,13 @@ def test_silent_when_the_loss_leaves_the_level_late_and_is_seldom_measured_there
     assert isinstance(labels_unrelated(make_record(series)), Finding)
 
 
-def test_targets_of_other_rows_are_exact_evidence() -> None:
+def test_targets_of_other_rows_are_named() -> None:
     pair = {"dealt": {"shift": 1, "moved": 0.9, "compared": 700}, "line": "train.py:12"}
     found = labels_unrelated(
         make_record({"batch.rows": [12.0]}, exams={"shift": {"pairs": [pair]}})
     )
     assert isinstance(found, Finding)
-    assert (found.status, found.line, found.since_step) == ("confirmed", "train.py:12", 0)
+    assert (found.status, found.line, found.since_step) == ("likely", "train.py:12", 0)
     apart = labels_unrelated(
         make_record({"batch.rows": [12.0]}, exams={"shift": {"pairs": [pair | {"dealt": None}]}})
     )

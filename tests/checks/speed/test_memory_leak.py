@@ -13,7 +13,7 @@ def test_graphs_that_pile_up_are_a_leak() -> None:
         make_record({"graphs.old": old, "memory.rss": [1e9 + 5e6 * s for s in range(60)]})
     )
     assert isinstance(finding, Finding)
-    assert finding.status == "confirmed"
+    assert (finding.status, finding.grade) == ("likely", "exact")
     assert finding.since_step == 10
 
 
@@ -55,14 +55,14 @@ def test_a_tensor_kept_at_every_step_is_a_leak() -> None:
     kept = {"shape": [64, 96, 96], "dtype": "float32", "number": 100, "bytes": 100 * 6_000_000}
     finding = census(shapes=[kept])
     assert isinstance(finding, Finding)
-    assert finding.status == "confirmed"
+    assert (finding.status, finding.grade) == ("likely", "exact")
     assert "(64, 96, 96)" in finding.summary
 
 
 def test_a_graph_through_many_steps_is_a_leak() -> None:
     finding = census(graph_nodes=1369)
     assert isinstance(finding, Finding)
-    assert finding.status == "confirmed"
+    assert (finding.status, finding.grade) == ("likely", "exact")
 
 
 def test_tensors_that_are_not_what_grows_stay_possible() -> None:
@@ -90,4 +90,4 @@ def test_growth_that_slows_down_is_a_leak_only_by_what_is_alive() -> None:
     kept = {"shape": [64, 32, 256], "dtype": "float32", "number": 100, "bytes": 300_000_000}
     finding = falling_pace(kept_tensors={**known, "shapes": [kept]})
     assert isinstance(finding, Finding)
-    assert finding.status == "confirmed"
+    assert (finding.status, finding.grade) == ("likely", "exact")

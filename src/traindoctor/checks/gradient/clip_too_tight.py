@@ -93,7 +93,7 @@ def clip_too_tight(record: Record) -> Outcome | None:
             summary=summary,
             remedy=seen.remedy,
             since_step=seen.since,
-            grade="statistic" if follows else "exact",
+            grade="statistic" if follows else "experiment",
         )
     update = record.get("update.ratio")
     short = update is not None and len(update) and update.median() < SHORT_STEP
