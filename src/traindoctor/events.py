@@ -125,6 +125,8 @@ class StepBegin:
 
     optimizer: torch.optim.Optimizer
     step: int
+    left_behind: bool = False
+    """No optimizer finds gradients in its parameters any more: the script trains another model."""
 
 
 @dataclass(slots=True)

@@ -251,3 +251,25 @@ def test_a_model_that_replaces_the_one_in_the_optimizer_is_seen(
     if kept:
         # The stage is noticed at the first step that is heard in it.
         assert 70 <= found.since_step < 70 + LONGEST
+
+
+def test_an_optimizer_without_gradients_beside_one_that_has_them_begins_no_stage(
+    tmp_path: Path,
+) -> None:
+    """Two players in turn, both optimizers step every time: what was seen of the models is kept."""
+    watch = Watch(tmp_path / "run", replay=False)
+    watch.attach()
+    players = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    optimizers = [torch.optim.SGD(player.parameters(), lr=0.01) for player in players]
+    try:
+        for step in range(140):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            players[step % 2](torch.randn(3, 4)).square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    finally:
+        watch.close()
+    coverage = open_record(tmp_path / "run").fact("optimizer.coverage")
+    assert coverage["since"] == 0
+    assert coverage["looks"] >= 10

@@ -1,4 +1,4 @@
-"""Sequences in which each token hangs on the last, a model for them, and what a run keeps of their batches.
+"""Sequences in which each token depends on the last, a model for them, and what a run keeps of their batches.
 
 Legend: B rows, T places, D features, V tokens.
 """

@@ -251,7 +251,7 @@ def faint(factor: float) -> Patient:
 
 
 def kept_batches(*, apart: bool) -> Patient:
-    """Batches whose targets hang on their inputs, or do not."""
+    """Batches whose targets depend on their inputs, or do not."""
     torch.manual_seed(0)
     patient = tape_steps(chains.Model(width=2), chains.loss, chains.chain)
     logs = {step: chains.kept(step, apart=apart) for step in range(22)}
@@ -260,7 +260,7 @@ def kept_batches(*, apart: bool) -> Patient:
 
 
 def kept_numbers(*, apart: bool) -> Patient:
-    """Signals and numbers that hang on them, or on another row's."""
+    """Signals and numbers that depend on them, or on another row's."""
     logs = {step: chains.measured(step, apart=apart) for step in range(46)}
     return Patient(snapshot=SimpleNamespace(logs=logs))
 

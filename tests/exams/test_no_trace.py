@@ -135,7 +135,7 @@ def same(a: Any, b: Any) -> bool:
 def test_everything_is_given_back(name: str, watched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     patient, model, optimizer, refuses = watched
     exam = load(name)
-    # Long exams are cut short: what they leave does not hang on their length.
+    # Long exams are cut short: what they leave does not depend on their length.
     monkeypatch.setattr(f"{exam.perform.__module__}.SECONDS", 0.3, raising=False)
     pointers = [(p, p.grad) for p in model.parameters()]
     before = everything(model, optimizer)

@@ -59,8 +59,8 @@ def test_sums_around_a_part_are_told_from_parts_without_one(tape: StepTape) -> N
     built_in, by_hand = structure.attentions
     around = structure.bypass(built_in.output)
     assert around is not None
-    assert structure.hangs(around[1], built_in.output)
-    assert not structure.hangs(around[2], built_in.output)
+    assert structure.depends(around[1], built_in.output)
+    assert not structure.depends(around[2], built_in.output)
     assert structure.bypass(by_hand.output) is None
     assert len(structure.additions) == 2
 
@@ -92,7 +92,7 @@ def test_an_mlp_beside_the_attention_is_no_way_around_it(around: bool) -> None:
 
 
 class Carried(nn.Module):
-    """A memory that goes from segment to segment: what is added to it hangs on other data than it does."""
+    """A memory that goes from segment to segment: what is added to it depends on other data than it does."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ from traindoctor.replay.ops import (
     replace,
     tensors_in,
 )
-from traindoctor.replay.origins import hangs_on, walk_back
+from traindoctor.replay.origins import depends_on, walk_back
 from traindoctor.replay.sections import all_calls, first_calls
 from traindoctor.replay.single import tape_step
 from traindoctor.replay.structure import Structure
@@ -60,7 +60,7 @@ def made_up_tapes(draw: st.DrawFn) -> StepTape:
                 inputs=inputs,
                 outputs=tuple(draw(st.lists(st.none() | refs, max_size=2))),
                 writes=written,
-                hangs_on=draw(st.integers(0, PARAMETER | DATA)),
+                depends_on=draw(st.integers(0, PARAMETER | DATA)),
                 module=draw(st.sampled_from([None, "a", "a.b", "a.b.c"])),
                 index=draw(st.sampled_from([None, torch.zeros(1, 1, dtype=torch.long)])),
             )
@@ -101,7 +101,7 @@ def test_walks_end(tape: StepTape) -> None:
         assert len(terms_of(tape, ref)) <= NUM_REFS
         scale_of(structure, ref)
         structure.bypass(ref)
-        hangs_on(tape, ref)
+        depends_on(tape, ref)
     for op in tape.ops:
         gain_after(structure, op)
         fed_on(structure, op, [root.ref for root in tape.roots if root.ref is not None])
@@ -153,7 +153,7 @@ def test_functions_that_give_back_what_they_were_given() -> None:
 def test_a_long_chain_is_no_deep_recursion() -> None:
     """Ten thousand sums one after the other, behind a pick: as a recursion it would overflow the stack."""
     ops = [
-        Op(n, "add", torch.add, (Ref(n),), {}, (Ref(n),), (Ref(n + 1),), hangs_on=3)
+        Op(n, "add", torch.add, (Ref(n),), {}, (Ref(n),), (Ref(n + 1),), depends_on=3)
         for n in range(10_000)
     ]
     last = len(ops)

@@ -24,6 +24,7 @@ class Subjects:
         self._optimizers: weakref.WeakValueDictionary[int, torch.optim.Optimizer] = (
             weakref.WeakValueDictionary()
         )
+        self._served = False
 
     def meet_module(self, module: torch.nn.Module) -> None:
         """The model is the largest module that was called from outside."""
@@ -43,6 +44,12 @@ class Subjects:
             # A script may make a new one at each step: holding them all would hold their states.
             self.patient.optimizers = list(self._optimizers.values())[-OPTIMIZERS_KEPT:]
 
+    def left_behind(self) -> bool:
+        """Whether the gradients of this step, unlike those of the last one, went to no optimizer that we know."""
+        served = any(map(has_gradients, self._optimizers.values()))
+        self._served, left = served, self._served and not served
+        return left
+
     def name_again(self) -> None:
         """Modules may have been replaced since."""
         for root in list(self._roots.values()):
@@ -51,3 +58,7 @@ class Subjects:
 
 def num_parameters(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])

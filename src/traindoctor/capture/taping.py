@@ -205,5 +205,4 @@ def untapeable(module: torch.nn.Module) -> str | None:
 
 def active_dropout(module: torch.nn.Module) -> bool:
     """A pass of it drops something."""
-    kinds = Dropout
-    return any(isinstance(m, kinds) and m.training and m.p > 0 for m in module.modules())
+    return any(isinstance(m, Dropout) and m.training and m.p > 0 for m in module.modules())

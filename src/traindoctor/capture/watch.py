@@ -42,7 +42,6 @@ from traindoctor.events import (
 )
 from traindoctor.probes import make_probes
 from traindoctor.probes.base import Probe
-from traindoctor.probes.coverage import Served
 from traindoctor.record import RecordWriter
 from traindoctor.replay.border import TrainsInThreads, border, raised_by_signal
 from traindoctor.replay.memory import memory
@@ -106,7 +105,6 @@ class Watch:
         self._tap_costs: deque[float] = deque(maxlen=TAPS_REMEMBERED)
         """What taps cost in a step where they make no event."""
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._served = Served()
         """Those that have stepped."""
         self._slept = 0
         """Steps that passed in silence before the one that is heard now."""
@@ -280,8 +278,9 @@ class Watch:
                 self._close_step()
             event.step = count.step
             know_optimizer(event.optimizer)  # it may be older than our taps
-            self._meet(event.optimizer)
             self.subjects.meet_optimizer(event.optimizer)
+            event.left_behind = self.subjects.left_behind()
+            self._meet(event.optimizer, stage=event.left_behind)
         elif kind is StepEnd:
             event.step = count.step
         elif count.is_over_before(kind):
@@ -299,9 +298,9 @@ class Watch:
         if count.ends_with(event):
             self._close_step()
 
-    def _meet(self, optimizer: Any) -> None:
-        """A stage begins with a new optimizer, or where one is left without gradients."""
-        if self._served.left(optimizer) or optimizer not in self._optimizers:
+    def _meet(self, optimizer: Any, *, stage: bool = False) -> None:
+        """A stage begins with a new optimizer, or where all of them are left without gradients."""
+        if stage or optimizer not in self._optimizers:
             self._optimizers.add(optimizer)
             self.attention.begin_stage(self.step)
 

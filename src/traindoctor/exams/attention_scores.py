@@ -253,7 +253,7 @@ def scale_of(structure: Structure, scores: Ref) -> tuple[float | None, int | Non
         above = [r for r in op.inputs if structure.of_data(r)]
         if not above:
             return None, None, None
-        # A bias may hang on the data as well: the scores are the operand of the same shape made by a product.
+        # A bias may depend on the data as well: the scores are the operand of the same shape made by a product.
         ref = max(above, key=lambda r: (structure.shape(r) == structure.shape(ref), r.index))
         if len(above) > 1:
             ref = next((r for r in above if leads_to_product(structure, r)), ref)

@@ -156,7 +156,7 @@ def by_other_inputs(tape: StepTape, structure: Structure, ends: Ends, base: Tens
         made, index = site.op.outputs[0], site.index
         if site.kind != "data" or index is None or made is None or index.shape == ends.index.shape:
             continue
-        if structure.hangs(ends.loss.logits, made) and index.numel() > 1:
+        if structure.depends(ends.loss.logits, made) and index.numel() > 1:
             other = index.reshape(-1).roll(1).reshape(index.shape)
             value = tape.replay(indices=twins(tape, site, other), want=(ends.loss.logits,))
             moved = ends.scores(value[ends.loss.logits]).float() - ends.scores(base).float()
@@ -249,7 +249,7 @@ def locate(
         out = op.outputs[0] if op.outputs else None
         if out is None or op.synthetic or op.number > ends.loss.op.number:
             continue
-        if structure.hangs(out, made) and places_of(structure.shape(out), rows, length, axis):
+        if structure.depends(out, made) and places_of(structure.shape(out), rows, length, axis):
             refs.append(out)
             ops.append(op)
     before = tape.replay(want=refs)

@@ -100,6 +100,6 @@ def cut_paths(tape: StepTape) -> int:
     # What reads the loss after the step shares its memory: it is on no way to it.
     last = max((tape.producer[ref].number for ref in roots if ref in tape.producer), default=0)
     return sum(
-        op.number < last and op.hangs_on & PARAMETER != 0 and hides_a_path(op)
+        op.number < last and op.depends_on & PARAMETER != 0 and hides_a_path(op)
         for op in tape.needed(roots)
     )

@@ -14,7 +14,7 @@ from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.replay.batches import source_of
 from traindoctor.replay.execute import visit
-from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref, refs_in, tensors_in
+from traindoctor.replay.ops import PARAMETER, Op, Ref, refs_in, tensors_in
 
 if TYPE_CHECKING:
     from traindoctor.replay.crash import Crash
@@ -191,8 +191,6 @@ def describe(op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> dic
         "nan": any(bool(torch.isnan(o).any()) for o in floats),
         "count": sum(int((~torch.isfinite(o)).sum()) for o in floats),
         "of": sum(o.numel() for o in floats),
-        "hangs_on_parameters": bool(op.hangs_on & PARAMETER),
-        "hangs_on_data": bool(op.hangs_on & DATA),
     }
 
 
@@ -212,7 +210,7 @@ def search_backward(
 ) -> dict[str, Any] | None:
     """The op whose backward turns a finite gradient into one that is not."""
     roots = [root.ref for root in tape.roots if root.ref is not None]
-    ops = [op for op in tape.needed(roots) if op.hangs_on & PARAMETER and not op.synthetic]
+    ops = [op for op in tape.needed(roots) if op.depends_on & PARAMETER and not op.synthetic]
     refs = list(dict.fromkeys(r for op in ops for r in (*op.outputs, *op.inputs) if r is not None))
     replay = tape.replay(parameters=parameters, batch=batch, gradients=True, want=refs)
     live = [ref for ref in refs if replay[ref].requires_grad]

@@ -16,7 +16,7 @@ from torch import Tensor
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.probes.eval_dropout import drops
 from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref
-from traindoctor.replay.origins import hangs_on
+from traindoctor.replay.origins import depends_on
 
 if TYPE_CHECKING:
     from traindoctor.replay.patient import Patient
@@ -70,7 +70,7 @@ def dropping(tape: StepTape) -> list[Op]:
 
 def apart(tape: StepTape, op: Op) -> bool:
     """No gradient goes through it: it ran without, or depends on nothing that learns."""
-    return not op.grad_enabled or not op.hangs_on & PARAMETER
+    return not op.grad_enabled or not op.depends_on & PARAMETER
 
 
 def is_target(tape: StepTape, needed: list[Op], source: Op) -> bool:
@@ -87,7 +87,7 @@ def is_target(tape: StepTape, needed: list[Op], source: Op) -> bool:
 
 def is_weight(tape: StepTape, ref: Ref) -> bool:
     """A value that learns, whatever the batch is."""
-    kinds = hangs_on(tape, ref)
+    kinds = depends_on(tape, ref)
     return bool(kinds & PARAMETER) and not kinds & DATA
 
 

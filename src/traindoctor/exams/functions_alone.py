@@ -24,7 +24,7 @@ from traindoctor.replay.ops import (
     replace,
     tensors_in,
 )
-from traindoctor.replay.origins import hangs_on
+from traindoctor.replay.origins import depends_on
 from traindoctor.replay.runner import apply_whole
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def examine(tape: StepTape, call: FunctionCall) -> dict[str, Any]:
     if not live:
         return {**base, "test": "none", "reason": "it has no floating input"}
     # Nobody asks for the gradient of a table, a mask or a batch.
-    live = [ref for ref in live if hangs_on(tape, ref) & PARAMETER] or live
+    live = [ref for ref in live if depends_on(tape, ref) & PARAMETER] or live
     if call.escapes or not _sees_the_same(tape, call, values):
         return {
             **base,

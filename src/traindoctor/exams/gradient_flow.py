@@ -111,7 +111,7 @@ def fed_on(structure: Structure, op: Op, roots: Sequence[Ref]) -> bool:
     or compared with (a target) is cut on purpose."""
     queue = [ref for ref in op.outputs if ref is not None]
     for made in queue:
-        if not any(structure.hangs(root, made) for root in roots):
+        if not any(structure.depends(root, made) for root in roots):
             continue
         for user in structure.users.get(made, ()):
             if any(structure.tape.name_of(ref) is not None for ref in user.inputs):
@@ -132,7 +132,7 @@ def left_torch(tape: StepTape, silent: list[str]) -> list[str]:
         name
         for name, leaf in leaves.items()
         if any(
-            structure.hangs(ref, leaf)
+            structure.depends(ref, leaf)
             for way in ways
             for ref in way.values
             if math.prod(structure.shape(ref)) > 1
@@ -241,7 +241,7 @@ def cuts(tape: StepTape, blocked: list[str]) -> list[dict[str, Any]]:
 
 def stops(op: Op) -> str | None:
     """How the op stops a gradient, None if it does not."""
-    if not op.hangs_on & PARAMETER or op.synthetic:
+    if not op.depends_on & PARAMETER or op.synthetic:
         return None
     if op.name in CUTS:
         return "detach" if op.name != "data" else ".data"

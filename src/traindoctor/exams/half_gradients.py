@@ -66,7 +66,7 @@ def look_through(tape: StepTape) -> tuple[list[str], dict[str, Any] | None]:
 
     def look(op: Op, inputs: Any, outputs: Sequence[Tensor]) -> bool:
         found.update(_name(out.dtype) for out in outputs if out.is_floating_point())
-        if not first and op.number in used and op.name not in SOUND and op.hangs_on:
+        if not first and op.number in used and op.name not in SOUND and op.depends_on:
             infinite = sum(int(out.isinf().sum()) for out in outputs if out.dtype == torch.float16)
             numbers = [x for x in tensors_in(inputs) if x.is_floating_point()]
             if infinite and all(bool(x.isfinite().all()) for x in numbers):

@@ -45,7 +45,7 @@ def input_dependence(patient: Patient) -> Mapping[str, Any]:
         out = op.outputs[0] if op.outputs else None
         if op.name in LAYERS and out is not None and op.segment == ends[0].loss.op.segment:
             shape = structure.shape(out)
-            if rows in shape[:2] and len(shape) >= 2 and structure.hangs(out, made):
+            if rows in shape[:2] and len(shape) >= 2 and structure.depends(out, made):
                 chosen.append((op, out))
     chosen = chosen[-MOST_LAYERS:]
     replay = tape.replay(want=[*(ref for _, ref in chosen), logits])

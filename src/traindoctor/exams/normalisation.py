@@ -10,7 +10,7 @@ from torch import Tensor
 from traindoctor.exams.base import exam, nothing_beside_tokens
 from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
 from traindoctor.replay.ops import PARAMETER, Op, Ref
-from traindoctor.replay.origins import hangs_on
+from traindoctor.replay.origins import depends_on
 from traindoctor.replay.structure import Structure
 from traindoctor.replay.unit_norms import (
     meant_for_features,
@@ -112,7 +112,7 @@ def all_alike(structure: Structure) -> tuple[Op, Ref, list[int]] | None:
         hit
         for op in tape.ops
         if not op.segment and (hit := normalising(structure, op)) is not None
-        if hangs_on(tape, hit[1]) & PARAMETER
+        if depends_on(tape, hit[1]) & PARAMETER
     ]
     kinds = {(len(structure.shape(source)), tuple(dims)) for _, source, dims in hits}
     by_hand = all(op.name in BY_HAND for op, _, _ in hits)
@@ -139,7 +139,7 @@ def pooled_away(structure: Structure) -> dict[str, Any] | None:
         for op, full, out in pools
         if len(structure.shape(out)) >= 2
         and structure.shape(out)[0] == structure.shape(full)[0] >= 2
-        and any(structure.hangs(full, source) for _, source, _ in norms)
+        and any(structure.depends(full, source) for _, source, _ in norms)
     ]
     if not pools:
         return None
@@ -152,7 +152,7 @@ def pooled_away(structure: Structure) -> dict[str, Any] | None:
     for pool, full, out in pools:
         before, after = varies(full), varies(out)
         if before > 0 and max(after, reached) < ERASED * before:
-            norm = [op for op, source, _ in norms if structure.hangs(full, source)][-1]
+            norm = [op for op, source, _ in norms if structure.depends(full, source)][-1]
             return {
                 "left": after / before,
                 "pool": pool.nearest_line,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Layout = tuple[int, int, int]
 
 PERMUTATIONS = 2
-# Scores that vary less than this over rows, relative, do not hang on the input.
+# Scores that vary less than this over rows, relative, do not depend on the input.
 NOTHING = 1e-6
 
 
@@ -68,7 +68,7 @@ def place_of(structure: Structure, ends: Ends, all_ends: list[Ends]) -> Layout |
     assert made is not None
     assert theirs is not None
     encodes = any(
-        structure.hangs(a.output, made) and not structure.hangs(a.output, theirs)
+        structure.depends(a.output, made) and not structure.depends(a.output, theirs)
         for a in structure.attentions
     )
     rows = partner.layout[1]

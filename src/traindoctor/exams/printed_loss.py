@@ -124,7 +124,7 @@ def unheard_term(tape: StepTape, given: Mapping[str, Tensor]) -> dict[str, Any] 
                 o
                 for o in way
                 if o.function is None
-                and o.hangs_on & PARAMETER
+                and o.depends_on & PARAMETER
                 and (o.name in CUTS or not o.grad_enabled)
             }
             if op not in deaf or not sites_of(tape, [term]):
@@ -161,7 +161,7 @@ def scalar(tape: StepTape, ref: Ref) -> bool:
 
 
 def off_the_way(tape: StepTape) -> set[Op]:
-    """The ops that what is optimised does not hang on."""
+    """The ops that what is optimised does not depend on."""
     structure = Structure(tape)
     bits = 0
     for root in tape.roots:
@@ -207,7 +207,7 @@ def finite(gradients: Mapping[str, Tensor | None]) -> bool:
 def is_a_loss(tape: StepTape, read: Read) -> bool:
     """It depends on data, and predictions meet targets on the way to it: a norm of weights or activations does not."""
     ops = tape.needed([read.ref])
-    if not any(op.hangs_on & DATA for op in ops):
+    if not any(op.depends_on & DATA for op in ops):
         return False
     if not sites_of(tape, [read.ref]) or picks_one(tape, read.ref):
         return False
@@ -228,7 +228,7 @@ def of_other_examples(tape: StepTape, ref: Ref) -> bool:
         one
         for op in tape.ops
         for one in op.outputs
-        if one is not None and op.hangs_on == PARAMETER | DATA and bits >> one.index & 1
+        if one is not None and op.depends_on == PARAMETER | DATA and bits >> one.index & 1
     ]
     if not shared:
         return False
@@ -307,7 +307,7 @@ def projection(target: Tensor, rows: Tensor) -> float:
     """Cosine between the target and its best combination of the rows: terms may be printed one by one."""
     rows = rows[rows.norm(dim=1) > 0]
     if not len(rows):
-        return 0.0  # nothing that is read hangs on a parameter that got a gradient
+        return 0.0  # nothing that is read depends on a parameter that got a gradient
     # Rows may be parallel (a margin and its loss, read for each micro-batch), to rounding: least squares by the few
     # products of rows with each other, without directions that only rounding makes.
     scaled = (rows / rows.norm(dim=1, keepdim=True)).double()

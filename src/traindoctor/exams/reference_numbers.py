@@ -18,7 +18,7 @@ from traindoctor.replay.alignment import looks_like_positions
 from traindoctor.replay.loss_sites import TORCH_LOSSES
 from traindoctor.replay.modes import seed_generators
 from traindoctor.replay.ops import PARAMETER
-from traindoctor.replay.origins import argument, hangs_on
+from traindoctor.replay.origins import argument, depends_on
 from traindoctor.replay.reference import HELD_OUT, LEAST_BATCHES, WIDTH, Reference, teach
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def asked_of_data(tape: StepTape | None) -> int:
     What the model makes itself (codes, an estimate of its own) moves with its weights: nobody can be asked to tell it.
     """
     calls = [s for s in tape.loss_sites if s.op.name in TORCH_LOSSES] if tape is not None else []
-    calls = [s for s in calls if hangs_on(tape, s.logits) & PARAMETER]
-    own = [hangs_on(tape, argument(s.op, 1, "target")) & PARAMETER != 0 for s in calls]
+    calls = [s for s in calls if depends_on(tape, s.logits) & PARAMETER]
+    own = [depends_on(tape, argument(s.op, 1, "target")) & PARAMETER != 0 for s in calls]
     if own and all(own):
         raise NotPossible("the numbers that are asked for are the model's own")
     return own.index(False) if own else 0

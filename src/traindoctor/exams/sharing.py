@@ -109,7 +109,7 @@ def joined(structure: Structure, uses: list[Op]) -> bool:
             made = [ref for ref in uses[earlier].outputs if ref is not None]
             if reads[later] & reads[earlier]:
                 return True
-            if any(structure.hangs(ref, out) for ref in reads[later] for out in made):
+            if any(structure.depends(ref, out) for ref in reads[later] for out in made):
                 return True
     return False
 
@@ -131,7 +131,7 @@ def tied_parameters(model: nn.Module) -> list[list[str]]:
 
 
 def reused_parameters(tape: StepTape) -> list[dict[str, Any]]:
-    """Matrices used twice in one pass, the later use hanging on the earlier one's result."""
+    """Matrices used twice in one pass, the later use depending on the earlier one's result."""
     structure = Structure(tape)
     found = []
     for name, leaf in tape.parameters.items():
@@ -146,7 +146,7 @@ def reused_parameters(tape: StepTape) -> list[dict[str, Any]]:
         if len(uses) < 2 or first is None:
             continue
         deeper = sum(
-            any(structure.hangs(ref, first) for ref in op.inputs if ref != leaf.ref)
+            any(structure.depends(ref, first) for ref in op.inputs if ref != leaf.ref)
             for op in uses[1:]
         )
         table = any(op.name == "embedding" for op in structure.users.get(leaf.ref, ()))

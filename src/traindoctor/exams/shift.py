@@ -30,7 +30,7 @@ SHOWN = 24
 
 @exam(name="shift", title="Targets against inputs, place by place", cost=0.5)
 def shift(patient: Patient) -> Mapping[str, Any]:
-    """`outer`: losses on numbers that compare each prediction with the targets of all rows. `pairs`: for each loss and each token look-up it hangs on the exact shift, or None.
+    """`outer`: losses on numbers that compare each prediction with the targets of all rows. `pairs`: for each loss and each token look-up it depends on the exact shift, or None.
 
     No replay is needed, but where something stands before the tokens: then `prefix` is how many places it takes.
     """

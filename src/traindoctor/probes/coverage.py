@@ -63,7 +63,6 @@ class Coverage:
         self._trained_before: bool | None = None
         self._since = 0
         """First step of the latest optimizer, or of the latest model."""
-        self._served = Served()
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin):
@@ -80,7 +79,7 @@ class Coverage:
             self._steps += 1
             if self._learn(event.optimizer):
                 self._since = event.step
-            elif self._served.left(event.optimizer):
+            elif event.left_behind:
                 self._begin_anew(event.step)
             if event.step - self._since < EAGER_STEPS or event.step % LATER_EVERY == 0:
                 self._look()
@@ -201,26 +200,6 @@ class Coverage:
                 for p in group["params"]
             }
         return [(name, p) for name, p in missing if id(p) not in self._held_elsewhere]
-
-
-class Served:
-    """Which optimizers find gradients in their parameters when they step."""
-
-    def __init__(self) -> None:
-        self._served: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-
-    def left(self, optimizer: torch.optim.Optimizer) -> bool:
-        """It found some at its last step that we heard, and finds none now: the script trains another model."""
-        if any(
-            p.grad is not None
-            for group in getattr(optimizer, "param_groups", ())
-            for p in group["params"]
-        ):
-            self._served.add(optimizer)
-            return False
-        was_served = optimizer in self._served
-        self._served.discard(optimizer)
-        return was_served
 
 
 def trained_before(roots: Iterable[torch.nn.Module]) -> bool | None:

@@ -13,7 +13,7 @@ from traindoctor.record import RecordWriter
 
 class Loss:
     """`loss.root`: the sum of the step's roots, a scaler's factor divided out. `loss.read`: the last scalar read
-    that hangs on the parameters, or repeats a root's value."""
+    that depends on the parameters, or repeats a root's value."""
 
     name: ClassVar[str] = "loss"
     gives: ClassVar[tuple[str, ...]] = ("loss.root", "loss.read")

@@ -14,7 +14,7 @@ from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
 from traindoctor.replay.settings import betas_of
 
-# Settings of a scheduler that say where it is going; what else hangs on the object is not for the record.
+# Settings of a scheduler that say where it is going; what else depends on the object is not for the record.
 SCHEDULE_SETTINGS = (
     "T_max", "T_0", "T_mult", "eta_min", "total_steps", "total_iters", "step_size", "gamma", "milestones",
     "start_factor", "end_factor", "factor", "patience", "power", "last_epoch", "base_lrs",

@@ -70,7 +70,7 @@ class DataMap:
         )
 
     def _tables(self, other: StepTape) -> list[Ref]:
-        """What the loss hangs on and has another size in the other step, though it is no data of its own."""
+        """What the loss depends on and has another size in the other step, though it is no data of its own."""
         known = {ref for ref, _ in self._sources()}
         loose = [
             ref
@@ -258,7 +258,7 @@ def _made_values(
     candidates = [
         ref
         for ref, op in tape.producer.items()
-        if not op.hangs_on & PARAMETER and tuple(tape.geometry[ref.index].size) in shapes
+        if not op.depends_on & PARAMETER and tuple(tape.geometry[ref.index].size) in shapes
     ]
     if not candidates:
         return {}

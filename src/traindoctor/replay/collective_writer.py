@@ -41,7 +41,7 @@ class Heard:
     function: FunctionCall | None = None
     given: tuple[Tensor, ...] = ()
     backward: bool = False
-    hangs_on: int = 0
+    depends_on: int = 0
     inputs: tuple[Ref, ...] = ()
     targets: tuple[Ref, ...] = ()
     update: list[Tensor] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Heard:
     @property
     def kept(self) -> bool:
         """A replay may need it. (Gradients that are averaged by hand after the backward pass are not copied.)"""
-        return bool(self.hangs_on) or self.function is not None
+        return bool(self.depends_on) or self.function is not None
 
 
 class CollectiveWriter:
@@ -68,7 +68,7 @@ class CollectiveWriter:
     @property
     def unfinished(self) -> bool:
         """The script has not waited for something that the step's values may depend on."""
-        return any(heard.hangs_on for _, many in self._waiting.values() for heard in many)
+        return any(heard.depends_on for _, many in self._waiting.values() for heard in many)
 
     def clear(self) -> None:
         self._waiting.clear()
@@ -122,15 +122,15 @@ class CollectiveWriter:
         function = self.functions.innermost(place, self.tensors)
         heard = Heard(request, place, function)
         for tensor in request.given:
-            heard.hangs_on |= self.tensors.storage(tensor).hangs_on
+            heard.depends_on |= self.tensors.storage(tensor).depends_on
         if heard.kept:
             heard.given = self._copies(request.given)
         heard.update = [t for t in request.targets if self._is_parameter(t)]
-        if heard.hangs_on and not heard.update:
+        if heard.depends_on and not heard.update:
             heard.inputs = tuple(self.tensors.ref(t, function) for t in request.given)
             for target in request.targets:
                 storage = self.tensors.storage(target)
-                if storage.base is None and not (storage.made and storage.hangs_on):
+                if storage.base is None and not (storage.made and storage.depends_on):
                     self.tensors.keep_base(target, storage)
             heard.targets = tuple(self.tensors.ref(t, function) for t in request.targets)
         return heard
@@ -163,7 +163,7 @@ class CollectiveWriter:
             while call is not None:
                 call.forward_log.append(collective)
                 call = call.parent
-            if heard.hangs_on and not heard.update:
+            if heard.depends_on and not heard.update:
                 self._write(heard, collective)
                 return
         for parameter in heard.update:
@@ -186,7 +186,7 @@ class CollectiveWriter:
 
     def _write(self, heard: Heard, collective: Collective) -> None:
         for target in heard.request.targets:
-            self.tensors.storage(target).hangs_on |= heard.hangs_on
+            self.tensors.storage(target).depends_on |= heard.depends_on
         op = Op(
             number=0,
             name=collective.public_name,
@@ -196,7 +196,7 @@ class CollectiveWriter:
             inputs=tuple(dict.fromkeys(heard.inputs)),
             outputs=(),
             writes=tuple(dict.fromkeys(heard.targets)),
-            hangs_on=heard.hangs_on,
+            depends_on=heard.depends_on,
             function=heard.function,
         )
         self.draft.append(op, heard.place)

@@ -33,7 +33,7 @@ class Draft:
     gaps: list[str] = field(default_factory=list)
     escapes: list[Escape] = field(default_factory=list)
     strangers: dict[Ref, str] = field(default_factory=dict)
-    """Constants with a gradient history that the tape does not know: a gap, if the loss hangs on them."""
+    """Constants with a gradient history that the tape does not know: a gap, if the loss depends on them."""
     roots: list[Root] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     segment: int = 0

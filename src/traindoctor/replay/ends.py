@@ -1,4 +1,4 @@
-"""The two ends of a taped step: each loss with the token look-ups that it hangs on, and how they lie together.
+"""The two ends of a taped step: each loss with the token look-ups that it depends on, and how they lie together.
 
 Legend: N rows of scores that enter the loss, C classes, B rows of the batch, T places.
 """
@@ -146,7 +146,7 @@ class Ends:
 
 
 def find_ends(tape: StepTape, structure: Structure | None = None) -> list[Ends]:
-    """Each loss with each look-up of data that it hangs on; the first micro-batch's only."""
+    """Each loss with each look-up of data that it depends on; the first micro-batch's only."""
     structure = structure or Structure(tape)
     found = []
     for loss in tape.loss_sites:
@@ -157,7 +157,7 @@ def find_ends(tape: StepTape, structure: Structure | None = None) -> list[Ends]:
             if looks_like_positions(index.detach().cpu().long().numpy()):
                 continue
             made = site.op.outputs[0]
-            if made is not None and structure.hangs(loss.logits, made):
+            if made is not None and structure.depends(loss.logits, made):
                 whole = laid_out(tape, structure, loss, index.numel())
                 found.append(Ends(whole, site, structure.shape(whole.logits)))
     if not found:

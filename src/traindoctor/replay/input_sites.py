@@ -10,7 +10,7 @@ from torch import Tensor
 
 from traindoctor.replay.loss_sites import TORCH_LOSSES
 from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref, refs_in
-from traindoctor.replay.origins import argument, hangs_on, walk_back
+from traindoctor.replay.origins import argument, depends_on, walk_back
 from traindoctor.replay.sites import InputSite, SiteKind
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _table_site(tape: StepTape, op: Op) -> InputSite | None:
     size = tape.geometry[table.index].size
     if op.name != "embedding" and (len(size) < 2 or len(list(refs_in(op.args[1:]))) > 1):
         return None
-    from_data = hangs_on(tape, looked_up)
+    from_data = depends_on(tape, looked_up)
     if from_data & PARAMETER:
         return None
     return InputSite(
@@ -69,7 +69,7 @@ def _kind_of(index: Tensor, from_data: bool) -> SiteKind:
 
 def _continuous_site(tape: StepTape) -> Iterator[InputSite]:
     for op in tape.ops:
-        kinds = {ref: hangs_on(tape, ref) for ref in op.inputs}
+        kinds = {ref: depends_on(tape, ref) for ref in op.inputs}
         data = [ref for ref, kind in kinds.items() if kind == DATA]
         named = [tape.name_of(ref) for ref, kind in kinds.items() if kind & PARAMETER]
         if data and named and not op.synthetic and op.name not in TORCH_LOSSES:
@@ -83,7 +83,7 @@ def asks_for_tokens(tape: StepTape) -> bool:
     for op in tape.ops:
         if id(op) in looked_up:
             continue
-        kinds = {ref: hangs_on(tape, ref) for ref in op.inputs}
+        kinds = {ref: depends_on(tape, ref) for ref in op.inputs}
         if any(kind & PARAMETER for kind in kinds.values()):
             if any(kind == DATA and is_whole(tape, ref) for ref, kind in kinds.items()):
                 return True

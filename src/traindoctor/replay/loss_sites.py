@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from traindoctor.replay.ops import DATA, Op, Ref, is_float
-from traindoctor.replay.origins import argument, hangs_on
+from traindoctor.replay.origins import argument, depends_on
 from traindoctor.replay.sites import LossSite
 from traindoctor.replay.squares import SQUARES, by_hand
 from traindoctor.replay.written_losses import one_hot_site, picked_site
@@ -81,6 +81,6 @@ def _torch_site(tape: StepTape, op: Op) -> LossSite | None:
         line=op.line,
         class_dim=class_dim,
         num_classes=num_classes,
-        from_data=hangs_on(tape, target_ref) & DATA != 0,
+        from_data=depends_on(tape, target_ref) & DATA != 0,
         in_root=False,
     )

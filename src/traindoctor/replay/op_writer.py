@@ -26,7 +26,7 @@ class Call:
     """What is known of a call before it happens."""
 
     tensors: list[Tensor]
-    hangs_on: int
+    depends_on: int
     args: Any = None
     kwargs: Any = None
     versions: Sequence[int] = ()
@@ -52,19 +52,19 @@ class OpWriter:
 
     def before(self, name: str, args: Any, kwargs: Any) -> Call:
         arguments = list(tensors_in((args, kwargs)))
-        hangs_on = 0
+        depends_on = 0
         for tensor in arguments:
-            hangs_on |= self.tensors.storage(tensor).hangs_on
+            depends_on |= self.tensors.storage(tensor).depends_on
         if name in SHAPE_ONLY:
-            hangs_on = 0
-        call = Call(arguments, hangs_on)
+            depends_on = 0
+        call = Call(arguments, depends_on)
         drawn = draws(name) and not self.draft.complete and kwargs.get("generator") is None
-        if not hangs_on and drawn:
+        if not depends_on and drawn:
             call.place = frames.here(FRAMES_OF_OURS)
             if call.place.module is not None:
                 # What a model draws itself (which patches it hides) is another one at each step, as data are.
-                call.hangs_on = hangs_on = DATA
-        if not hangs_on:
+                call.depends_on = depends_on = DATA
+        if not depends_on:
             return call
         call.place = call.place or frames.here(FRAMES_OF_OURS)
         call.function = function = self.functions.innermost(call.place, self.tensors)
@@ -77,7 +77,7 @@ class OpWriter:
             if storage.leaf is not None or is_trainable_leaf(target):
                 call.update = True  # a hand-written optimizer, never part of a loss
                 return call
-            if storage.base is None and not (storage.made and storage.hangs_on):
+            if storage.base is None and not (storage.made and storage.depends_on):
                 self.tensors.keep_base(target, storage)
         call.args = replace(args, Tensor, lambda t: self.tensors.ref(t, function))
         call.kwargs = replace(kwargs, Tensor, lambda t: self.tensors.ref(t, function))
@@ -96,7 +96,7 @@ class OpWriter:
             return
         outputs = [result] if isinstance(result, Tensor) else list(tensors_in(result))
         if call.args is None:
-            if call.hangs_on & PARAMETER and name in ESCAPES:
+            if call.depends_on & PARAMETER and name in ESCAPES:
                 self._escaped(name, call)
             for output in outputs:
                 self.tensors.storage(output, made=True)
@@ -108,7 +108,7 @@ class OpWriter:
         for tensor, ref, before in zip(call.tensors, refs, call.versions):
             storage = self.tensors.storage(tensor)
             if version(tensor) != before and (storage.base is not None or storage.made):
-                storage.hangs_on |= call.hangs_on
+                storage.depends_on |= call.depends_on
                 written.append(ref)
         op = Op(
             number=0,
@@ -118,10 +118,10 @@ class OpWriter:
             kwargs=call.kwargs,
             inputs=tuple(dict.fromkeys(refs)),
             outputs=tuple(
-                self.tensors.output(tensor, call.hangs_on, call.function) for tensor in outputs
+                self.tensors.output(tensor, call.depends_on, call.function) for tensor in outputs
             ),
             writes=tuple(dict.fromkeys(written)),
-            hangs_on=call.hangs_on,
+            depends_on=call.depends_on,
             function=call.function,
             rng=call.rng,
             index=call.index,

@@ -20,7 +20,7 @@ MOST_CONTAINERS = 10_000
 DEEPEST = 100
 ENDLESS = "an argument of a call holds itself, or too many lists to be written down"
 
-# What a value hangs on: the trainable parameters, the data of the step, or neither (0).
+# What a value depends on: the trainable parameters, the data of the step, or neither (0).
 PARAMETER = 1
 DATA = 2
 
@@ -101,7 +101,7 @@ class Op:
     outputs: tuple[Ref | None, ...]
     writes: tuple[Ref, ...] = ()
     """Tensors changed in place."""
-    hangs_on: int = 0
+    depends_on: int = 0
     grad_enabled: bool = True
     autocast: tuple[Any, ...] | None = None
     segment: int = 0
@@ -258,7 +258,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Escape:
-    """Where a value that hangs on parameters left torch."""
+    """Where a value that depends on parameters left torch."""
 
     function: str
     line: str | None

@@ -1,4 +1,4 @@
-"""Where a value on a tape comes from: what it hangs on, which values it is only another form of, what it is."""
+"""Where a value on a tape comes from: what it depends on, which values it is only another form of, what it is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def index_tensors(op: Op) -> list[Ref]:
     return list(refs_in(op.args[1:]))
 
 
-def hangs_on(tape: StepTape, ref: Any) -> int:
+def depends_on(tape: StepTape, ref: Any) -> int:
     if not isinstance(ref, Ref):
         return 0
     if ref in tape.constants:
@@ -39,7 +39,7 @@ def hangs_on(tape: StepTape, ref: Any) -> int:
     if tape.name_of(ref) is not None:
         return PARAMETER
     op = tape.producer.get(ref)
-    made = op.hangs_on if op is not None else 0
+    made = op.depends_on if op is not None else 0
     return made | tape.written.get(ref, 0)
 
 

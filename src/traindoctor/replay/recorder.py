@@ -301,7 +301,7 @@ class StepRecorder:
 
     def _root(self, tensor: Tensor, scale: float, gradient: Tensor | None) -> None:
         storage = self.tensors.storage(tensor)
-        ref = self.tensors.ref(tensor, None) if storage.hangs_on else None
+        ref = self.tensors.ref(tensor, None) if storage.depends_on else None
         value = tensor.detach()
         if gradient is None and value.numel() != 1:
             self.draft.gap("backward was called on a tensor that is no scalar")
@@ -312,7 +312,7 @@ class StepRecorder:
 
     def _read(self, tensor: Tensor, value: float) -> None:
         found = self.tensors.seen(tensor) if tensor.numel() == 1 else None
-        if found is None or not found.hangs_on & PARAMETER:
+        if found is None or not found.depends_on & PARAMETER:
             return
         read = Read(self.tensors.ref(tensor, None), float(value))
         # The tape has the same list: what is printed after the step is still added.

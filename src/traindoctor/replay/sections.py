@@ -83,7 +83,7 @@ def all_calls(tape: StepTape) -> list[Section]:
 
 
 def first_pass(tape: StepTape) -> list[Op]:
-    """What the first root hangs on, up to the first backward pass."""
+    """What the first root depends on, up to the first backward pass."""
     roots = [root.ref for root in tape.roots[:1] if root.ref is not None]
     return [op for op in tape.needed(roots) if op.segment == 0]
 
@@ -131,7 +131,7 @@ def after(ops: Sequence[Op], last: Op) -> list[Op]:
 
 
 def cut(tape: StepTape, name: str, chosen: list[Op], ops: Sequence[Op]) -> Section | None:
-    """None where nothing of it hangs on a parameter, or where it shares memory with what is around it."""
+    """None where nothing of it depends on a parameter, or where it shares memory with what is around it."""
     made: set[Ref] = set()
     entries: dict[Ref, None] = {}
     parameters: dict[str, None] = {}
@@ -159,7 +159,7 @@ def cut(tape: StepTape, name: str, chosen: list[Op], ops: Sequence[Op]) -> Secti
 def made_of_parameters(tape: StepTape, ref: Ref) -> bool:
     """A function may also give back what it was given, a parameter itself: that is no result."""
     maker = tape.producer.get(ref)
-    return maker is not None and bool(maker.hangs_on & PARAMETER)
+    return maker is not None and bool(maker.depends_on & PARAMETER)
 
 
 def as_function(tape: StepTape, section: Section) -> tuple[Callable[..., Tensor], list[Tensor]]:
@@ -181,7 +181,7 @@ def hides_a_path(op: Op) -> bool:
     """What it gives on moves with its inputs, and its gradient does not; inside of a Function that is its affair."""
     if op.name in CUTS:
         return op.users_function is None
-    return not op.grad_enabled and op.function is None and bool(op.hangs_on & PARAMETER)
+    return not op.grad_enabled and op.function is None and bool(op.depends_on & PARAMETER)
 
 
 def outputs_of(

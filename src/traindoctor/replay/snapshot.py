@@ -231,7 +231,7 @@ class Keeper:
     def _keep(self, log: StepLog, kind: str, tree: Any) -> None:
         number = self._counts[kind] = self._counts.get(kind, -1) + 1
         for place, tensor in enumerate(tensors_in(_plain(tree))):
-            # Values that hang on parameters are the replay's to make.
+            # Values that depend on parameters are the replay's to make.
             if tensor.requires_grad or isinstance(tensor, torch.nn.Parameter):
                 continue
             known = self._seen.get(id(tensor))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref
-from traindoctor.replay.origins import hangs_on, value_of
+from traindoctor.replay.origins import depends_on, value_of
 from traindoctor.replay.sites import LossSite
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ DIFFERENCES = frozenset({"sub", "__sub__", "__rsub__", "sub_", "__isub__", "subt
 
 
 def by_hand(tape: StepTape, op: Op) -> LossSite | None:
-    """`(prediction - target) ** 2`, where the one hangs on parameters and the other on the batch alone."""
+    """`(prediction - target) ** 2`, where the one depends on parameters and the other on the batch alone."""
     if not _squares(op):
         return None
     made = tape.producer.get(op.inputs[0]) if op.inputs else None
     if made is None or made.name not in DIFFERENCES or len(made.inputs) != 2:
         return None
-    predicted = [ref for ref in made.inputs if hangs_on(tape, ref) & PARAMETER]
-    targets = [ref for ref in made.inputs if hangs_on(tape, ref) == DATA]
+    predicted = [ref for ref in made.inputs if depends_on(tape, ref) & PARAMETER]
+    targets = [ref for ref in made.inputs if depends_on(tape, ref) == DATA]
     if len(predicted) != 1 or len(targets) != 1:
         return None
     sizes = [tape.geometry[ref.index].size for ref in (predicted[0], targets[0])]
@@ -85,6 +85,6 @@ def compared_numbers(tape: StepTape) -> list[tuple[Op, bool]]:
 
 
 def learned(tape: StepTape, ref: Ref) -> bool:
-    """A gradient flows through it: a target network's answer hangs on parameters too, and gets none."""
+    """A gradient flows through it: a target network's answer depends on parameters too, and gets none."""
     made = tape.producer.get(ref)
-    return bool(hangs_on(tape, ref) & PARAMETER) and (made is None or made.grad_enabled)
+    return bool(depends_on(tape, ref) & PARAMETER) and (made is None or made.grad_enabled)

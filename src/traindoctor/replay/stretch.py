@@ -96,7 +96,7 @@ def _product(symbols: Sequence[Symbol], factor: Fraction) -> Rule:
 class Stretch:
     """`stretch.tape(data)` is the tape for data of other sizes, with the same Refs.
 
-    `tables` are tensors that hang on nothing but a size (angles of positions, a causal mask): a smaller one is the
+    `tables` are tensors that depend on nothing but a size (angles of positions, a causal mask): a smaller one is the
     beginning of a larger one, so that the largest that was taped serves up to its size.
     """
 
@@ -197,7 +197,7 @@ def begins_with(table: Tensor, other: Tensor) -> bool:
 
 
 def is_table(values: Sequence[Tensor]) -> bool:
-    """Tensors of several sizes that hang on nothing else: a smaller one is the beginning of a larger one."""
+    """Tensors of several sizes that depend on nothing else: a smaller one is the beginning of a larger one."""
     largest = max(values, key=lambda value: value.numel())
     sizes = {tuple(value.shape) for value in values}
     return len(sizes) > 1 and all(begins_with(largest, value) for value in values)

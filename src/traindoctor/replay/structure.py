@@ -1,4 +1,4 @@
-"""What a tape computes, read from its ops: who hangs on whom, attention, skip paths, scalar factors.
+"""What a tape computes, read from its ops: who depends on whom, attention, skip paths, scalar factors.
 
 Nothing here runs the tape; values come from a replay that the exam makes.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref
-from traindoctor.replay.origins import argument, hangs_on
+from traindoctor.replay.origins import argument, depends_on
 
 if TYPE_CHECKING:
     from traindoctor.replay.tape import StepTape
@@ -88,11 +88,11 @@ class Structure:
                 self._written[storage] = self._written.get(storage, 0) | bits
 
     def above(self, ref: Ref) -> int:
-        """Bits of all Refs that this one hangs on."""
+        """Bits of all Refs that this one depends on."""
         storage = self.tape.geometry[ref.index].storage
         return self._above.get(ref, 0) | self._written.get(storage, 0)
 
-    def hangs(self, ref: Ref, on: Ref) -> bool:
+    def depends(self, ref: Ref, on: Ref) -> bool:
         return bool(self.above(ref) >> on.index & 1) or ref == on
 
     def shape(self, ref: Ref) -> tuple[int, ...]:
@@ -144,7 +144,7 @@ class Structure:
             if (
                 op.name not in SOFTMAXES
                 or made is None
-                or not hangs_on(self.tape, made) & PARAMETER
+                or not depends_on(self.tape, made) & PARAMETER
             ):
                 continue
             for ref, path in self._along(made):
@@ -161,7 +161,7 @@ class Structure:
             made = op.outputs[0] if op.outputs else None
             if op.name not in SCALINGS - DIVISIONS or len(others) != 1 or made is None:
                 continue
-            if hangs_on(self.tape, others[0]) != DATA | PARAMETER:
+            if depends_on(self.tape, others[0]) != DATA | PARAMETER:
                 continue
             for user in self.users.get(made, ()):
                 if user.name == "sum" and isinstance(argument(user, 1, "dim"), int):
@@ -209,7 +209,7 @@ class Structure:
         """The first sum that joins a value through `inside` with one around it: (op, through, around)."""
         for op, one, other in self.additions:
             for through, around in ((one, other), (other, one)):
-                if self.hangs(through, inside) and not self.hangs(around, inside):
+                if self.depends(through, inside) and not self.depends(around, inside):
                     shared = self.above(inside) & (self.above(around) | 1 << around.index)
                     if shared and self._leads_around(around, self.above(inside)):
                         return op, through, around
@@ -218,7 +218,7 @@ class Structure:
     def _leads_around(self, ref: Ref, inside: int) -> bool:
         """An MLP beside the attention on the same input, or the other way round, is no way around either.
 
-        `inside` are the Refs that the part hangs on: a way from one of them through no attention and no activation,
+        `inside` are the Refs that the part depends on: a way from one of them through no attention and no activation,
         or one from other data (a memory that is carried along).
         """
         queue, seen, blocked = [ref], {ref}, False

@@ -103,11 +103,11 @@ class StepTape:
 
     @cached_property
     def written(self) -> dict[Ref, int]:
-        """What the ops hang on that wrote to a Ref after it was made (`shifted[:, 1:] = labels[:, :-1]`)."""
+        """What the ops depend on that wrote to a Ref after it was made (`shifted[:, 1:] = labels[:, :-1]`)."""
         found: dict[Ref, int] = {}
         for op in self.ops:
             for ref in op.writes:
-                found[ref] = found.get(ref, 0) | op.hangs_on
+                found[ref] = found.get(ref, 0) | op.depends_on
         return found
 
     @cached_property
@@ -180,13 +180,13 @@ class StepTape:
         return frozenset(self.data)
 
     def evaluate(self, ref: Ref) -> Tensor:
-        """One value of the step, by running what it hangs on."""
+        """One value of the step, by running what it depends on."""
         from traindoctor.replay.execute import evaluate
 
         return evaluate(self, ref)
 
     def needed(self, wanted: Iterable[Ref]) -> list[Op]:
-        """The ops that the wanted values hang on, in order; writes into shared memory included."""
+        """The ops that the wanted values depend on, in order; writes into shared memory included."""
         storages = {self.geometry[ref.index].storage for ref in wanted}
         chosen = []
         for op in reversed(self.ops):

@@ -37,7 +37,7 @@ class Storage:
 
     number: int
     weak: StorageWeakRef
-    hangs_on: int
+    depends_on: int
     made: bool
     """The tape saw it being made; otherwise it was there before."""
     leaf: Ref | None = None
@@ -74,7 +74,7 @@ class TensorTable:
         """Its memory, if the tape has met it."""
         return self._storages.get(local(tensor).untyped_storage()._cdata)
 
-    def storage(self, tensor: Tensor, *, made: bool = False, hangs_on: int = 0) -> Storage:
+    def storage(self, tensor: Tensor, *, made: bool = False, depends_on: int = 0) -> Storage:
         """Its memory. The first sight decides what it is: made by the step, parameter, data, constant."""
         tensor = local(tensor)
         try:
@@ -87,22 +87,22 @@ class TensorTable:
         found = self._storages.get(memory._cdata)
         if found is not None:
             if not found.made and found.leaf is None and is_trainable_leaf(tensor):
-                found.hangs_on |= PARAMETER
-            elif tensor.requires_grad and not found.hangs_on & PARAMETER:
+                found.depends_on |= PARAMETER
+            elif tensor.requires_grad and not found.depends_on & PARAMETER:
                 self._made_out_of_sight(tensor, found)
             return found
         if not made:
             if is_trainable_leaf(tensor):
-                hangs_on = PARAMETER
+                depends_on = PARAMETER
             elif (foreign := self.functions.maker(tensor)) is not None:
-                hangs_on, made = PARAMETER | DATA, True
+                depends_on, made = PARAMETER | DATA, True
             elif tensor.requires_grad and tensor.grad_fn is not None:
                 stranger = f"a tensor of shape {tuple(tensor.shape)} brings a gradient history from outside the taped step"
             elif not isinstance(tensor, torch.nn.Parameter) and not self.draft.names.is_buffer(
                 tensor
             ):
-                hangs_on = DATA if nbytes(tensor) <= MAX_DATA_BYTES else 0
-        storage = Storage(len(self._storages), StorageWeakRef(memory), hangs_on, made)
+                depends_on = DATA if nbytes(tensor) <= MAX_DATA_BYTES else 0
+        storage = Storage(len(self._storages), StorageWeakRef(memory), depends_on, made)
         storage.stranger, storage.foreign = stranger, foreign
         self._storages[memory._cdata] = storage
         return storage
@@ -111,7 +111,7 @@ class TensorTable:
         """It has a gradient, but nothing that torch saw of its Function depends on a parameter: a kernel filled it."""
         storage.foreign = self.functions.maker(tensor)
         if storage.foreign is not None:
-            storage.hangs_on |= PARAMETER | DATA
+            storage.depends_on |= PARAMETER | DATA
 
     def keep_base(self, tensor: Tensor, storage: Storage) -> None:
         """The step is about to write into a constant: all of its memory is copied as it is now."""
@@ -130,8 +130,8 @@ class TensorTable:
             other = weak()
             if other is None or local(other).untyped_storage()._cdata == memory:
                 del self._fixed[key]
-        if as_data and not storage.hangs_on and storage.leaf is None:
-            storage.hangs_on, storage.made = DATA, False
+        if as_data and not storage.depends_on and storage.leaf is None:
+            storage.depends_on, storage.made = DATA, False
 
     # -- Refs --------------------------------------------------------------------------------------
 
@@ -151,16 +151,18 @@ class TensorTable:
         if storage.base is not None:
             return self._alias(tensor, storage, storage.base, user)
         ours = storage.made or storage.leaf is not None
-        if storage.hangs_on and ours and storage.last is not None:
+        if storage.depends_on and ours and storage.last is not None:
             return self._alias(tensor, storage, storage.last, user)
         return self._constant(tensor, storage)
 
-    def output(self, tensor: Tensor, hangs_on: int, function: FunctionCall | None) -> Ref:
+    def output(self, tensor: Tensor, depends_on: int, function: FunctionCall | None) -> Ref:
         """The Ref of what an op gave: an in-place function gives a tensor that is known."""
         known = self._lookup(tensor)
         if known is not None:
             return known
-        return self._new_ref(tensor, self.storage(tensor, made=True, hangs_on=hangs_on), function)
+        return self._new_ref(
+            tensor, self.storage(tensor, made=True, depends_on=depends_on), function
+        )
 
     def adopt(self, result: Any, twin: Any) -> float:
         """The tensors of `result` get the Refs of those of `twin`, one by one. Their largest relative difference."""
@@ -172,10 +174,10 @@ class TensorTable:
             if real is copy or self._lookup(real) is not None:
                 continue
             ref = self.ref(copy, None)
-            storage = self.storage(real, made=True, hangs_on=self.storage(copy).hangs_on)
+            storage = self.storage(real, made=True, depends_on=self.storage(copy).depends_on)
             if local(real).stride() != local(copy).stride():
                 anchor, ref = ref, self._new_ref(real, storage, None)
-                self.draft.append(_same_layout(anchor, ref, local(real), storage.hangs_on))
+                self.draft.append(_same_layout(anchor, ref, local(real), storage.depends_on))
             else:
                 storage.number = self.storage(copy).number
                 storage.last = ref
@@ -204,7 +206,7 @@ class TensorTable:
         self.draft.leaves[name] = Leaf(ref, self.draft.copy(tensor), hooked)
         self.leaf_tensors[name] = weakref.ref(tensor)
         storage.leaf = storage.leaf or ref
-        storage.hangs_on |= PARAMETER
+        storage.depends_on |= PARAMETER
         return ref
 
     def _constant(self, tensor: Tensor, storage: Storage) -> Ref:
@@ -217,7 +219,7 @@ class TensorTable:
         self._producer[ref] = None
         draft.constants[ref] = draft.copy(tensor)
         self._fixed[id(tensor)] = (weakref.ref(tensor), now, ref)
-        if storage.hangs_on & DATA and not storage.made:
+        if storage.depends_on & DATA and not storage.made:
             draft.data.append(ref)
         if storage.stranger is not None:
             draft.strangers[ref] = storage.stranger
@@ -242,7 +244,7 @@ class TensorTable:
                 kwargs={},
                 inputs=(anchor,),
                 outputs=(ref,),
-                hangs_on=storage.hangs_on,
+                depends_on=storage.depends_on,
                 function=user,
                 synthetic=True,
             )
@@ -268,7 +270,7 @@ class TensorTable:
                 kwargs={},
                 inputs=inputs,
                 outputs=(ref,),
-                hangs_on=storage.hangs_on,
+                depends_on=storage.depends_on,
                 function=call,
                 synthetic=True,
                 line=call.line,
@@ -283,7 +285,7 @@ def version(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _same_layout(anchor: Ref, ref: Ref, like: Tensor, hangs_on: int) -> Op:
+def _same_layout(anchor: Ref, ref: Ref, like: Tensor, depends_on: int) -> Op:
     """The same values, in the order in memory that views taken of the compiled result rely on."""
     size, stride = tuple(like.shape), like.stride()
 
@@ -299,7 +301,7 @@ def _same_layout(anchor: Ref, ref: Ref, like: Tensor, hangs_on: int) -> Op:
         kwargs={},
         inputs=(anchor,),
         outputs=(ref,),
-        hangs_on=hangs_on,
+        depends_on=depends_on,
         synthetic=True,
     )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref
-from traindoctor.replay.origins import argument, hangs_on
+from traindoctor.replay.origins import argument, depends_on
 from traindoctor.replay.structure import SCALINGS, VIEWS, Structure
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def gain_after(structure: Structure, op: Op) -> Gain:
 
 
 def learned_per_feature(structure: Structure, ref: Ref, beside: Ref) -> bool:
-    kinds = hangs_on(structure.tape, ref)
+    kinds = depends_on(structure.tape, ref)
     shape, last = structure.shape(ref), structure.shape(beside)[-1]
     return (
         kinds & (PARAMETER | DATA) == PARAMETER

@@ -14,7 +14,7 @@ from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref, refs_in
 from traindoctor.replay.origins import (
     REARRANGING,
     argument,
-    hangs_on,
+    depends_on,
     index_tensors,
     value_of,
     walk_back,
@@ -38,7 +38,7 @@ def picked_site(tape: StepTape, op: Op) -> LossSite | None:
     picks = index_tensors(op) or list(refs_in(op.kwargs))
     if not isinstance(source, Ref) or index is None or not picks:
         return None
-    if hangs_on(tape, picks[-1]) & PARAMETER or tape.name_of(source) is not None:
+    if depends_on(tape, picks[-1]) & PARAMETER or tape.name_of(source) is not None:
         return None  # routing by the model's own choice, or a look-up in a table
     size = tape.geometry[source.index].size
     if op.name in ("gather", "take_along_dim"):
@@ -93,7 +93,7 @@ def _site_of(
         line=op.line,
         class_dim=len(size) - 1,
         num_classes=classes,
-        from_data=hangs_on(tape, target_ref) & DATA != 0,
+        from_data=depends_on(tape, target_ref) & DATA != 0,
         in_root=False,
     )
 
@@ -144,7 +144,7 @@ def _valid_targets(tape: StepTape, op: Op, targets: Tensor) -> Tensor:
     for later in tape.ops[op.number + 1 :]:
         if not reached & set(later.inputs):
             continue
-        masks = [r for r in later.inputs if hangs_on(tape, r) == DATA and r not in reached]
+        masks = [r for r in later.inputs if depends_on(tape, r) == DATA and r not in reached]
         for mask in masks:
             size = tape.geometry[mask.index].size
             if _count(size) != len(targets):

@@ -130,7 +130,7 @@ def labels_unrelated(record: Record) -> Outcome | None:
     sure = not faint and (contradicted or per_row >= LONG)
     learnable = reference(record)
     if order_is_lost(record):
-        sure = False  # what the labels hang on may be the order: a model that sees it is asked
+        sure = False  # what the labels depend on may be the order: a model that sees it is asked
     if learnable is not None:
         better, gain, noise = learnable
         if better:
