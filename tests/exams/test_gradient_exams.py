@@ -783,6 +783,33 @@ def test_a_logsumexp_of_probabilities_is_seen(squashed: bool, found: int) -> Non
     assert isinstance(said, Finding) is squashed
 
 
+class InTheirMemory(torch.autograd.Function):
+    """Cross-entropy that writes probabilities over its copy of the scores, as kernels do."""
+
+    @staticmethod
+    def forward(ctx, scores, targets):
+        held = torch.empty_like(scores)
+        held.copy_(scores)
+        held.sub_(held.amax(1, keepdim=True)).exp_()
+        held.div_(held.sum(1, keepdim=True))
+        ctx.save_for_backward(held, targets)
+        return -held.gather(1, targets).log().mean()
+
+    @staticmethod
+    def backward(ctx, slope):
+        held, targets = ctx.saved_tensors
+        gradient = held.scatter_add(1, targets, -torch.ones_like(held[:, :1]))
+        return gradient * slope / len(targets), None
+
+
+def test_probabilities_in_the_memory_of_the_scores_are_no_second_softmax() -> None:
+    model = nn.Linear(4, 6)
+    x, y = torch.randn(12, 4), torch.randint(6, (12, 1))
+    values = perform(loss_input, patient_of(model, lambda: InTheirMemory.apply(model(x), y)))
+    assert [site["kind"] for site in values["sites"]] == ["probability_gather"]
+    assert not isinstance(double_softmax(make_record(exams={"loss_input": dict(values)})), Finding)
+
+
 def pointwise(scores: Tensor, dim: int) -> Tensor:  # (T, B, C): places are classified one by one
     logs = scores.log_softmax(dim)
     return F.nll_loss(logs.flatten(0, 1), torch.arange(40) % 6)

@@ -112,6 +112,7 @@ COMPILERS = (
 AUTOGRAD = (
     Row(program="autograd/functorch"),
     Row(program="autograd/custom_function", exams=True),
+    Row(program="autograd/by_address", exams=True),
     Row(program="autograd/checkpointing"),
     Row(program="autograd/parametrizations", exams=True, slow=True),
     Row(program="autograd/own_modes"),

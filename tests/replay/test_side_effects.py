@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from traindoctor.replay import side_effects
 
@@ -83,3 +84,11 @@ def test_what_would_happen_twice_is_told(name: str, tmp_path: Path) -> None:
     made = module(tmp_path, HARMFUL[name])
     assert side_effects.of_function(made.Mine)
     assert side_effects.of_modules([made.Net()])
+
+
+def test_objects_of_the_script_may_keep_what_is_written_to_them(tmp_path: Path) -> None:
+    made = module(tmp_path, HARMLESS["torch alone"])
+    plain = (torch.ones(2), 3, "sum", None, {"scale": 0.5, "sizes": [1, 2]})
+    assert side_effects.of_arguments((plain, {"x": torch.float32})) is None
+    assert "Box" in str(side_effects.of_arguments((torch.ones(2), made.box)))
+    assert "Box" in str(side_effects.of_arguments(((), {"workspace": [made.box]})))

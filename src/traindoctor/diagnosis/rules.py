@@ -83,7 +83,14 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     ),
     "no-warmup": ("lr-too-high", "nan-from-op", *_TOO_LONG, *_NOT_LEARNING),
     "params-not-in-optimizer": _TOO_SHORT,
-    "optimizer-holds-stale-params": ("params-not-in-optimizer", *_TOO_SHORT),
+    # The old tensors are stepped, cleared and perhaps clipped; the model's own are not.
+    "optimizer-holds-stale-params": (
+        "params-not-in-optimizer",
+        "optimizer-never-steps",
+        "missing-zero-grad",
+        "clip-ineffective",
+        *_TOO_SHORT,
+    ),
     "optimizer-state-reset": ("lr-too-high", "adam-settings-bad", "no-warmup", *_NOT_LEARNING),
     "optimizer-never-steps": (
         "missing-zero-grad",

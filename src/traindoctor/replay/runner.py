@@ -242,13 +242,24 @@ class TapeRunner:
             return
         args = replace(call.args, Ref, self.value)
         kwargs = replace(call.kwargs, Ref, self.value)
+        if call.is_users and call.escapes:
+            self.require_own_form(call, (args, kwargs))
         torch.set_grad_enabled(self.gradients and call.differentiable)
         self.called[call] = apply_whole(call, args, kwargs)
+
+    def require_own_form(self, call: FunctionCall, given: Any) -> None:
+        """Code that computes out of torch's sight may rely on the sizes it was written for, in bytes."""
+        refs = refs_in((call.args, call.kwargs))
+        shapes = [self.tape.geometry[ref.index].size for ref in refs]
+        if self.dtype is not None or shapes != [tuple(t.shape) for t in tensors_in(given)]:
+            raise ReplayError(
+                f"{call.name} computes out of torch's sight and is only called on tensors like the script's"
+            )
 
 
 def apply_whole(call: FunctionCall, args: Any, kwargs: Any) -> tuple[Any, ...]:
     """Calls a Function of the step again; it and its backward pass are handed what their collectives gave."""
-    reason = side_effects.of_function(call.cls)
+    reason = side_effects.of_function(call.cls) or side_effects.of_arguments((args, kwargs))
     if reason is not None:
         raise ReplayError(f"{call.name} is not called a second time: {reason}")
     with exchange.handing_out(Handing(call.forward_log)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -40,6 +41,17 @@ LOADING = ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDER
 def of_function(kind: type) -> str | None:
     """Why an autograd.Function is not called again; None where it may be."""
     return _first(_reasons((kind.forward, kind.backward, getattr(kind, "setup_context", None))))  # type: ignore[attr-defined]
+
+
+def of_arguments(given: Any) -> str | None:
+    """Why a Function is not called again with these arguments: an object of the script's own may keep what is written to it."""
+    if isinstance(given, tuple | list):
+        return _first(filter(None, map(of_arguments, given)))
+    if isinstance(given, dict):
+        return of_arguments(list(dict.values(given)))
+    if isinstance(given, HARMLESS) or _of_library(given):
+        return None
+    return f"it is given a {type(given).__name__}, which it may write to"
 
 
 def of_modules(modules: Iterable[nn.Module]) -> str | None:
@@ -135,6 +147,8 @@ def _of_library(value: Any) -> bool:
 
 
 def kind_of_class(kind: type) -> str:
-    methods = (v for v in vars(kind).values() if isinstance(v, types.FunctionType))
-    code = next((method.__code__ for method in methods), None)
-    return "library" if code is None else kind_of(code.co_filename)
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if file is None:
+        methods = (v for v in vars(kind).values() if isinstance(v, types.FunctionType))
+        file = next((method.__code__.co_filename for method in methods), None)
+    return "library" if file is None else kind_of(file)

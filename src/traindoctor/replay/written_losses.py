@@ -73,7 +73,7 @@ def _site_of(
     tape: StepTape, op: Op, source: Ref, targets: Tensor, how: str, target_ref: Ref
 ) -> LossSite | None:
     classes = tape.geometry[source.index].size[-1]
-    found = _normalised(tape, source)
+    found = _normalised(tape, source, op)
     if found is None:
         return None
     kind, logits = found
@@ -98,7 +98,7 @@ def _site_of(
     )
 
 
-def _normalised(tape: StepTape, source: Ref) -> tuple[str, Ref] | None:
+def _normalised(tape: StepTape, source: Ref, pick: Op) -> tuple[str, Ref] | None:
     """What the picked values are: of a softmax's result, or of logits that are normalised beside the pick."""
     maker = _maker(tape, source)
     if maker is not None and maker.inputs:
@@ -118,6 +118,9 @@ def _normalised(tape: StepTape, source: Ref) -> tuple[str, Ref] | None:
     for later in tape.ops:
         if any(tape.geometry[ref.index].storage in reached for ref in later.inputs):
             if later.name in NORMALISING:
+                in_place = {tape.geometry[ref.index].storage for ref in later.writes} & start
+                if in_place and later.number < pick.number:
+                    return "probability", source  # the scores were written over before the pick
                 return "logsumexp", source
             near = later.name in REARRANGING or later.name in ("sub", "__sub__", "__getitem__")
             if near or later.name in ("mul", "__mul__", "div", "__truediv__"):
