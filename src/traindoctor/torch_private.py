@@ -33,7 +33,8 @@ try:
 
     # Where we must not look: inside a trace, a functorch transform, a profile of the script's own, a CUDA graph.
     is_tracing = _C._is_tracing
-    functorch_level = _C._functorch.maybe_current_level
+    # Asking functorch for its level would make its state, and every backward pass would copy that from then on.
+    is_transforming = _C._are_functorch_transforms_active
     is_profiling = _C._autograd._profiler_enabled
     # A CPU build has no graphs.
     is_capturing = getattr(_C, "_cuda_isCurrentStreamCapturing", lambda: False)

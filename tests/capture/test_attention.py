@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo.utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -30,32 +31,32 @@ def followed(
     budget: float, step: float, pulse: float, extra: float, steps: int = 2000
 ) -> tuple[Attention, float]:
     """(the attention after so many steps, what listening cost in the later half over their time)"""
-    attention, spent, ran = Attention(budget), 0.0, 0.0
+    attention, spent, ran = Attention(), 0.0, 0.0
     for number in range(steps):
         cost = 0.0
         if attention.heard(number) or attention.attentive(number):
             cost = pulse + (extra if attention.attentive(number) else 0.0)
-            attention.end_step(number, cost, step)
+            attention.end_step(number, cost, budget * step)
         if number >= steps // 2:
             spent, ran = spent + cost, ran + step
     return attention, spent / ran
 
 
 def test_the_first_steps_are_all_attentive() -> None:
-    attention = Attention(0.0)
+    attention = Attention()
     for step in range(FIRST_STEPS):
         assert attention.attentive(step)
-        attention.end_step(step, 1.0, 0.001)
+        attention.end_step(step, 1.0, 0.0)
     assert attention.stride == LONGEST
 
 
 def test_where_all_is_spent_the_beginning_ends() -> None:
-    attention = Attention(0.02)
+    attention = Attention()
     for step in range(10):
-        attention.end_step(step, 0.2, 0.01)
+        attention.end_step(step, 0.2, 2e-4)
     assert attention.reserve(10) == pytest.approx(0.2 * (FIRST_STEPS - 10))
     attention.end_beginning(9)
-    attention.end_step(10, 0.0, 0.01)
+    attention.end_step(10, 0.0, 2e-4)
     assert not attention.attentive(11) or attention.stride == 1
     assert attention.reserve(11) == 0.0
 
@@ -113,6 +114,45 @@ def test_steps_that_pass_in_silence_are_counted(tmp_path: Path) -> None:
     assert record.fact("run.backwards") == 203
     assert all(step % 8 == 0 for step in record["loss.root"].steps if step >= FIRST_STEPS)
     assert record["time.step"].steps[-1] == 200
+
+
+def test_in_silence_taps_only_hand_on(tmp_path: Path) -> None:
+    """Their code is exchanged, never the function: whoever holds it, and compiled code, see no difference."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    watch = Watch(tmp_path, budget=1.0, replay=False, probes=[])
+    watch.attach()
+    events: list[str] = []
+    try:
+        call, read = nn.Module.__call__, torch.Tensor.item
+        awake = call.__code__, read.__code__  # type: ignore[attr-defined]
+        frames = count_frames()
+        compiled = torch.compile(model, backend="eager")
+        compiled(torch.ones(2, 4))
+        made = count_frames()
+        hub.sleep(3, optimizer)
+        assert (nn.Module.__call__, torch.Tensor.item) == (call, read)
+        assert call.__code__ is not awake[0]  # type: ignore[attr-defined]
+        hub.sink = lambda event: events.append(type(event).__name__)
+        compiled(torch.ones(2, 4))
+        loss = model(torch.ones(2, 4)).sum().detach()
+        assert loss.item() == float(loss)
+        assert events == []
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+        assert events == ["ForwardBegin", "ForwardEnd"]
+        hub.wake()
+        assert (call.__code__, read.__code__) == awake  # type: ignore[attr-defined]
+        compiled(torch.ones(2, 4))
+        assert count_frames() == made > frames
+    finally:
+        watch.close(0)
+    assert hub.bodies == []
+
+
+def count_frames() -> int:
+    """Frames that torch.compile has traced."""
+    return torch._dynamo.utils.counters["frames"]["total"]
 
 
 def test_another_optimizer_is_heard_at_once(tmp_path: Path) -> None:
@@ -186,7 +226,7 @@ def test_waking_waits_until_we_may_look(tmp_path: Path) -> None:
 
 
 def test_a_new_optimizer_begins_a_stage_that_is_followed_closely() -> None:
-    attention = Attention(0.0)
+    attention = Attention()
     for step in range(FIRST_STEPS):
         attention.end_step(step, 1.0, 0.001)
     attention.begin_stage(80)
@@ -195,7 +235,7 @@ def test_a_new_optimizer_begins_a_stage_that_is_followed_closely() -> None:
 
 
 def test_optimizers_made_one_after_the_other_are_followed_at_doubling_distances() -> None:
-    attention = Attention(0.0)
+    attention = Attention()
     for step in range(FIRST_STEPS):
         attention.end_step(step, 1.0, 0.001)
     followed_closely = 0

@@ -57,6 +57,18 @@ def test_the_budget_holds(budget: float, step: float, scale: float) -> None:
     assert all(counts.values())
 
 
+def test_short_steps_earn_little() -> None:
+    """From 50 ms on a step may cost its share, below no more than one of 10 ms."""
+    governor = Governor(0.02)
+    assert governor.earnings(0.1) == pytest.approx(2e-3)
+    assert governor.earnings(0.05) == pytest.approx(1e-3)
+    assert governor.earnings(0.04) == governor.earnings(0.01) == pytest.approx(2e-4)
+    assert governor.earnings(0.001) == pytest.approx(2e-5)
+    governor, counts = simulate(0.02, step=0.02, prices=dict.fromkeys(WISHES, 1e-3), steps=2000)
+    assert governor.share * 0.02 < 2.2e-4
+    assert all(counts.values())
+
+
 def test_a_smaller_budget_samples_less() -> None:
     prices = {"norms": 1e-3, "weights": 2e-3, "updates": 4e-3}
     _, rich = simulate(0.02, step=0.06, prices=prices, steps=800)
@@ -134,7 +146,7 @@ def test_a_first_step_of_no_length_does_not_hide_the_others() -> None:
     governor.end_step(0.0)
     for _ in range(20):
         governor.end_step(0.05)
-    assert governor.earned_time == pytest.approx(1.0)
+    assert governor.run_seconds == pytest.approx(1.0)
     assert governor.step_seconds == pytest.approx(0.05)
 
 

@@ -32,8 +32,7 @@ ROUSED = frozenset({"targets", "modes", "eval_dropout"})
 class Attention:
     """`attentive(step)`: all probes are told of everything; `heard(step)`: at least the pulse is."""
 
-    def __init__(self, budget: float) -> None:
-        self.budget = budget
+    def __init__(self) -> None:
         self.stride = self.pulse = 1
         self.first = FIRST_STEPS
         """Steps that are all attentive."""
@@ -48,14 +47,14 @@ class Attention:
     def heard(self, step: int) -> bool:
         return step < self.first or step in self._stage or step % self.pulse == 0
 
-    def end_step(self, step: int, seconds: float, step_seconds: float) -> None:
-        """What listening to this step cost, measurements not counted, beside the step's own time."""
+    def end_step(self, step: int, seconds: float, earned: float) -> None:
+        """What listening to this step cost, measurements not counted, beside what a step may cost in all."""
         if not self.attentive(step):
             self._ordinary.append(seconds)
             return
         self._attentive.append(seconds)
         if step + 1 >= self.first:
-            self._decide(SHARE * self.budget * step_seconds)
+            self._decide(SHARE * earned)
 
     def begin_stage(self, step: int) -> None:
         """A new optimizer takes its first step: what it trains is looked at anew. Scripts that make one after the other are

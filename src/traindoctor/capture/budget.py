@@ -13,6 +13,8 @@ from statistics import median
 
 # A compile or an evaluation inside a step must not become credit: at most this many ordinary steps' worth.
 LONG_STEP = 3.0
+# A step this short earns no more than EARNS_AS seconds do: a share of it would hardly be felt, but 100 steps a second are.
+SHORT_STEP, EARNS_AS = 0.05, 0.01
 # Steps after which their median says what an ordinary one is.
 ORDINARY = 5
 # Credit that was not used is kept for costly measurements, but not for ever.
@@ -73,7 +75,8 @@ class Governor:
         """For listening to the first steps: no test may take it."""
         self.spent = self.owed = 0.0
         """By probes and listening, and by others: all told."""
-        self.earned_time = 0.0
+        self.run_seconds = self.earned = 0.0
+        """The script's own time, and what all of it may cost."""
         self.parts: dict[str, Part] = {}
         self.step_seconds = 0.0
         """Seconds of an ordinary step, 0 before the first one."""
@@ -89,12 +92,21 @@ class Governor:
     @property
     def cap(self) -> float:
         """The most that can be saved."""
-        return CAP_STEPS * self.budget * self.step_seconds
+        return CAP_STEPS * self.earnings(self.step_seconds)
+
+    def earnings(self, seconds: float) -> float:
+        """What a step that takes so long may cost."""
+        return self.budget * (seconds if seconds >= SHORT_STEP else min(seconds, EARNS_AS))
+
+    @property
+    def rate(self) -> float:
+        """What an ordinary step may cost, over its time."""
+        return self.earnings(self.step_seconds) / self.step_seconds if self.step_seconds else 0.0
 
     @property
     def up_front(self) -> float:
         """What may be spent now, of what a minute earns, or of what was earned since."""
-        return self.budget * max(UP_FRONT_SECONDS, self.earned_time)
+        return max(self.budget * UP_FRONT_SECONDS, self.earned)
 
     @property
     def can_lend(self) -> bool:
@@ -154,8 +166,9 @@ class Governor:
         self._steps.append(seconds)
         self.step_seconds = median(self._steps)
         self._chosen = None
-        self.earned_time += seconds * steps
-        earned = self.budget * seconds * steps
+        self.run_seconds += seconds * steps
+        earned = self.earnings(seconds) * steps
+        self.earned += earned
         # Listening comes first: were debts paid from what it needs, nothing would ever be measured again.
         listening = max(0.0, self._paid - self._measured)
         self._paid = self._measured = 0.0
@@ -166,4 +179,4 @@ class Governor:
     @property
     def share(self) -> float:
         """What was spent of the run's own time, by all."""
-        return (self.spent + self.owed) / self.earned_time if self.earned_time else 0.0
+        return (self.spent + self.owed) / self.run_seconds if self.run_seconds else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.events import Event
@@ -34,6 +35,8 @@ class Hub:
     def __init__(self) -> None:
         self.border: Border | None = None
         """Set when torch is hooked."""
+        self.bodies: list[tuple[FunctionType, CodeType, CodeType]] = []
+        """Replacements that are called so often that they have a shorter body for steps that pass in silence."""
         self.reset()
 
     def reset(self) -> None:
@@ -82,7 +85,8 @@ class Hub:
 
     def begin(self, sink: Callable[[Event], None]) -> None:
         """From now on events go to `sink`. A watch that a fault ended in the middle of a step leaves nothing behind."""
-        self.sink, self.attentive, self.asleep = sink, True, 0
+        self.sink, self.attentive = sink, True
+        self.wake()
         self.stepping, self.scaling, self.call_depth = None, 0, 0
         self.evaluations_left = EVALUATION_PASSES
         self.notes.clear()
@@ -102,6 +106,13 @@ class Hub:
         """The next steps of this optimizer pass in silence."""
         self.asleep, self.clock, self.attentive = steps, weakref.ref(clock), False
         self.slept = self.passes_asleep = 0
+        for replacement, _, asleep in self.bodies:
+            replacement.__code__ = asleep
+
+    def wake(self) -> None:
+        self.asleep = self.slept = 0
+        for replacement, awake, _ in self.bodies:
+            replacement.__code__ = awake
 
     def step_asleep(self, optimizer: Any) -> None:
         """A step while asleep. Another optimizer begins something new: what follows is heard at once."""
@@ -117,7 +128,9 @@ class Hub:
         """Weak references: the script's memory stays its own."""
         if self.sink is not None and not self.attentive and len(self.notes) < MOST_NOTES:
             try:
-                self.notes.append((kind, [weakref.ref(tensor) for tensor in tensors]))
+                data = [weakref.ref(one) for one in tensors if not one.requires_grad]
+                if data:
+                    self.notes.append((kind, data))
             except Exception:  # outside the border: what cannot be walked is not noted
                 return
 
@@ -148,12 +161,25 @@ class Patches:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
-    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """`make(original)` gives the replacement. An attribute that the owner lacks is left alone."""
+    def replace(
+        self,
+        owner: Any,
+        name: str,
+        make: Callable[[Any], Any],
+        asleep: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """`make(original)` gives the replacement, `asleep(original)` one whose code it has while nobody listens.
+
+        Both know nothing but `original`. An attribute that the owner lacks is left alone.
+        """
         if not hasattr(owner, name):
             return
         original = getattr(owner, name)
         replacement = unseen(make(original))
+        if asleep is not None:
+            bodies = (replacement, replacement.__code__, unseen(asleep(original)).__code__)
+            hub.bodies.append(bodies)
+            self._undo.append(functools.partial(hub.bodies.remove, bodies))
         # torch.jit.script compiles what this gives instead of our Python.
         replacement.__prepare_scriptable__ = functools.partial(_given, original)
         self.share(owner, name, replacement)

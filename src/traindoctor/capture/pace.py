@@ -62,12 +62,11 @@ class Pace:
         if self.exam_seconds is not None:
             return self.exam_seconds - self.spent
         ran = time.perf_counter() - self._began - self.spent
-        budget = self.governor.budget
+        lent = self.governor.budget * UP_FRONT_SECONDS
         if ran < UP_FRONT_SECONDS:
-            others = self.governor.spent + self.governor.reserved
-            return budget * UP_FRONT_SECONDS - self.spent - others
-        earned = UP_FRONT_SECONDS + LATER_SHARE * (ran - UP_FRONT_SECONDS)
-        return budget * earned - self.spent
+            return lent - self.spent - self.governor.spent - self.governor.reserved
+        later = LATER_SHARE * self.governor.rate * (ran - UP_FRONT_SECONDS)
+        return lent + later - self.spent
 
     def anything_due(self, completed: int) -> bool:
         return completed >= min(self._next_look, self._next_exam)

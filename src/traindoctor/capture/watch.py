@@ -28,7 +28,7 @@ from traindoctor.capture.keeping import Keeping
 from traindoctor.capture.panel import Panel
 from traindoctor.capture.ranks import rank_of_this_process
 from traindoctor.capture.subjects import Subjects
-from traindoctor.capture.tap_price import tap_seconds
+from traindoctor.capture.tap_price import TapPrice
 from traindoctor.capture.taping import Taping
 from traindoctor.capture.taps.optimizer import know_optimizer, look_at_schedulers
 from traindoctor.events import (
@@ -77,7 +77,7 @@ class Watch:
         self.out = Path(out)
         self.rank = rank
         self.governor = Governor(budget)
-        self.attention = Attention(budget)
+        self.attention = Attention()
         self.patient = Patient()
         self.names = self.patient.names
         self.count = StepCount()
@@ -102,8 +102,9 @@ class Watch:
         self.device_clock = DeviceClock()
         self._charged = 0.0
         """What of the border's time is on the account."""
-        self._tap_costs: deque[float] = deque(maxlen=TAPS_REMEMBERED)
-        """What taps cost in a step where they make no event."""
+        self._tap_calls: deque[int] = deque(maxlen=TAPS_REMEMBERED)
+        """Calls of taps that make no event, in each step."""
+        self._tap_price = TapPrice()
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         """Those that have stepped."""
         self._slept = 0
@@ -135,7 +136,7 @@ class Watch:
         if self._patches is not None:
             hub.sink = hub.woken = border.when_broken = None
             memory.holders = []
-            hub.asleep = 0
+            hub.wake()
             self._patches.undo()
             self._patches = None
 
@@ -321,11 +322,7 @@ class Watch:
         if self.taping is not None:
             self.taping.step_ended(self.step)
             measured += self.taping.charge(step)
-        if hub.attentive:
-            self._tap_costs.append(hub.num_inner * tap_seconds())
-        # An evaluation inside one attentive step is no measure of the others: the median is.
-        taps, hub.num_inner = median(self._tap_costs or [0.0]), 0
-        border.charge(taps * (1 + self._slept) + self.device_clock.extra())
+        border.charge(self._taps() + self.device_clock.extra())
         border.charge(HELD_UP * writer.thread_seconds())
         own, now = border.seconds - self._charged, time.perf_counter()
         self._charged += own
@@ -333,7 +330,8 @@ class Watch:
         self.governor.pay(own)
         self.governor.end_step(max(0.0, now - self._step_began - own), 1 + self._slept)
         if hub.attentive == attentive:
-            self.attention.end_step(step, max(0.0, own - measured), self.governor.step_seconds)
+            earned = self.governor.earnings(self.governor.step_seconds)
+            self.attention.end_step(step, max(0.0, own - measured), earned)
         reserve = self.attention.reserve(self.step)
         self.governor.reserved = min(reserve, RESERVED * self.governor.up_front)
         if self.governor.spent > self.governor.up_front:
@@ -345,6 +343,15 @@ class Watch:
         self._step_began = time.perf_counter()
         if not self._fall_asleep():
             self._open_step()
+
+    def _taps(self) -> float:
+        """What taps cost that made no event, in this step and in those that were slept through."""
+        if hub.attentive:
+            self._tap_calls.append(hub.num_inner)
+        hub.num_inner = 0
+        # An evaluation inside one attentive step is no measure of the others: the median is.
+        calls = median(self._tap_calls or [0])
+        return calls * (self._tap_price.heard() + self._slept * self._tap_price.asleep())
 
     def _fall_asleep(self) -> bool:
         """The steps up to the next one that is to be heard pass in silence."""
@@ -364,7 +371,7 @@ class Watch:
         """Called by the hub, behind the border, when the step that is to be heard begins, or another optimizer stepped."""
         self._slept = hub.slept
         self.count.passed(hub.slept, hub.passes_asleep)
-        hub.asleep = hub.slept = 0
+        hub.wake()
         if other is not None:
             self.count.turned(other)
             self._meet(other)

@@ -42,7 +42,7 @@ from traindoctor.torch_private import (
 
 # Looked up once: these are asked at every event.
 _is_compiling, _is_tracing = torch.compiler.is_compiling, torch_private.is_tracing
-_functorch_level = torch_private.functorch_level
+_is_transforming = torch_private.is_transforming
 _num_dispatch_modes = torch_private.num_dispatch_modes
 _profiling = torch_private.is_profiling
 _grad_enabled, _set_grad = torch.is_grad_enabled, torch_private.set_grad_enabled
@@ -106,7 +106,7 @@ class Border:
             or self._began != 0
             or _is_compiling()
             or _is_tracing()
-            or _functorch_level() is not None
+            or _is_transforming()
             or _profiling()  # our calls would be in the script's profile
             or (_num_dispatch_modes() > 0 and _traced())
             or (_uses_cuda() and _capturing())  # they would be part of its CUDA graph

@@ -57,7 +57,7 @@ class StepGradients:
         self._before: dict[str, Tensor | None] | None = None
         self._own: dict[str, Tensor] = {}
         """Several ranks: what this rank's passes computed, before the gradients of all ranks are joined."""
-        self._hooks: list[RemovableHandle] = []
+        self._hooks: list[tuple[RemovableHandle, Tensor | None]] = []
 
     def backward_begins(self) -> None:
         if self._before is None:
@@ -82,12 +82,18 @@ class StepGradients:
     def _listen(self) -> None:
         """DistributedDataParallel averages as soon as a gradient is accumulated: hooks of the parameter come before."""
         for name, parameter in self._trainable().items():
-            self._hooks.append(parameter.register_hook(partial(self._add_own, name)))
+            bare = parameter._backward_hooks is None
+            handle = parameter.register_hook(partial(self._add_own, name))
+            self._hooks.append((handle, parameter if bare else None))
 
     def close(self) -> None:
         """No hook stays on a parameter, and no gradient is held."""
         while self._hooks:
-            self._hooks.pop().remove()
+            handle, bare = self._hooks.pop()
+            handle.remove()
+            if bare is not None and not bare._backward_hooks:
+                # An empty table of hooks would still be called in every later backward pass.
+                bare._backward_hooks = None
         vars(self).pop("_meetings", None)
 
     def _add_own(self, name: str, gradient: Tensor) -> None:

@@ -8,16 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import ForwardBegin, ForwardEnd, GradsCleared
 from traindoctor.replay.names import is_compiled, unwrap
 from traindoctor.replay.ops import tensors_in
+from traindoctor.replay.unseen import unseen
 
 
 def install(patches: Patches) -> None:
-    patches.replace(torch.nn.Module, "__call__", _call)
+    patches.replace(torch.nn.Module, "__call__", _call, _call_asleep)
     patches.replace(torch.nn.Module, "zero_grad", _zero_grad)
 
 
@@ -33,31 +35,47 @@ def _call(original: Callable[..., Any]) -> Callable[..., Any]:
             if hub.beside is None and hub.inner is None:
                 return original(self, *args, **kwargs)
             return _inside(original, self, args, kwargs)
-        grad = torch.is_grad_enabled()
-        if grad and hub.asleep:
-            return original(self, *args, **kwargs)
-        if not hub.hears(grad=grad):
-            if grad:
-                hub.note("forward", tensors_in((args, kwargs)))
-            return original(self, *args, **kwargs)
-        if not grad:
-            hub.evaluations_left -= 1
-        begun = hub.emit(_forward_begins, self, args, kwargs, grad)
-        if begun is None:
-            return original(self, *args, **kwargs)
-        begin = time.perf_counter()
-        hub.module_depth += 1
-        try:
-            if hub.beside is not None and is_compiled(self):
-                output = _beside(original, self, args, kwargs)
-            else:
-                output = original(self, *args, **kwargs)
-        finally:
-            hub.module_depth -= 1
-        hub.emit(ForwardEnd, self, output, begun.wants_grad, time.perf_counter() - begin)
-        return output
+        return _outermost(original, self, args, kwargs)
 
     return __call__
+
+
+def _call_asleep(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Evaluations are heard in silence too."""
+
+    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_grad_enabled() or is_compiling() or hub.module_depth or hub.backward_depth:
+            return original(self, *args, **kwargs)
+        return _outermost(original, self, args, kwargs)
+
+    return __call__
+
+
+@unseen
+def _outermost(
+    original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any
+) -> Any:
+    grad = is_grad_enabled()
+    if not hub.hears(grad=grad):
+        if grad:
+            hub.note("forward", tensors_in((args, kwargs)))
+        return original(module, *args, **kwargs)
+    if not grad:
+        hub.evaluations_left -= 1
+    begun = hub.emit(_forward_begins, module, args, kwargs, grad)
+    if begun is None:
+        return original(module, *args, **kwargs)
+    begin = time.perf_counter()
+    hub.module_depth += 1
+    try:
+        if hub.beside is not None and is_compiled(module):
+            output = _beside(original, module, args, kwargs)
+        else:
+            output = original(module, *args, **kwargs)
+    finally:
+        hub.module_depth -= 1
+    hub.emit(ForwardEnd, module, output, begun.wants_grad, time.perf_counter() - begin)
+    return output
 
 
 def _forward_begins(module: torch.nn.Module, args: Any, kwargs: Any, grad: bool) -> ForwardBegin:

@@ -14,8 +14,8 @@ from traindoctor.events import ScalarRead
 
 
 def install(patches: Patches) -> None:
-    patches.replace(torch.Tensor, "item", _read)
-    patches.replace(torch.Tensor, "__float__", _read)
+    patches.replace(torch.Tensor, "item", _read, _read_asleep)
+    patches.replace(torch.Tensor, "__float__", _read, _read_asleep)
 
 
 def _read(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,5 +32,12 @@ def _read(original: Callable[..., Any]) -> Callable[..., Any]:
         elif not (hub.idle or hub.backward_depth or hub.call_depth or hub.scaling):
             hub.emit(ScalarRead, self, value)
         return value
+
+    return read
+
+
+def _read_asleep(original: Callable[..., Any]) -> Callable[..., Any]:
+    def read(self: torch.Tensor) -> Any:
+        return original(self)
 
     return read
