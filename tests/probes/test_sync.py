@@ -26,18 +26,19 @@ class Clock:
     """Stands for the device's clock: an event is the time at which it was queued."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
+        self.now = self.ours = 0.0
         monkeypatch.setattr(sync, "marked", self.mark)
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
 
     def mark(self) -> Any:
         at = self.now
-        return SimpleNamespace(
+        event = SimpleNamespace(
             at=at,
             query=lambda: True,
             synchronize=lambda: None,
             elapsed_time=lambda end: 1e3 * (end.at - at),
         )
+        return sync.Mark(event, self.ours)
 
 
 class Lines:
@@ -104,6 +105,15 @@ def test_our_work_between_two_steps_is_no_idleness_of_the_scripts(
     probe.on(forward(), due=True)
     probe.finish(lines)  # type: ignore[arg-type]
     assert lines.of("sync.idle") == [(1, pytest.approx(0.25 + 0.5))]
+
+
+def test_our_work_inside_a_gap_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lines, probe = Clock(monkeypatch), Lines(), sync.Sync()
+    probe.on(a_read(), due=True)
+    clock.now, clock.ours = 0.7, 0.5  # the loss is looked at by other probes
+    probe.on(BackwardBegin([], True, 1.0), due=True)
+    probe.close_step(0, lines, due=True)  # type: ignore[arg-type]
+    assert lines.of("sync.idle") == [(0, pytest.approx(0.2))]
 
 
 def train_on_gpu(*, read_every: int) -> None:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, ScalarRead, StepBegin
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.replay.border import border
+
+
+class Mark(NamedTuple):
+    """A place in the device's work, and what the script had waited for us by then."""
+
+    event: Any
+    ours: float
+
+    def idle_until(self, end: Mark) -> float:
+        """Seconds on the device's clock in which it waited for the script: our own between the two do not count."""
+        return max(0.0, self.event.elapsed_time(end.event) / 1e3 - (end.ours - self.ours))
 
 
 class Sync:
@@ -16,8 +28,8 @@ class Sync:
     from a read (when nothing is left to do there) to the next forward or backward pass or optimizer step. Reads one
     after the other keep it waiting from the first one on.
 
-    A step may be closed within such a gap (it ends where the next pass begins): the gap is then made of the part before
-    our closing work and the part after it. On the CPU there is nothing to wait for, and nothing is written.
+    What we do in such a gap is taken off. A step may be closed within one (it ends where the next pass begins): the gap is
+    then made of the part before and the part after. On the CPU there is nothing to wait for, and nothing is written.
     """
 
     name: ClassVar[str] = "sync"
@@ -28,10 +40,10 @@ class Sync:
 
     def __init__(self) -> None:
         self._reads = 0
-        self._since: Any = None
+        self._since: Mark | None = None
         # (begin, end) of the parts of the gap that is open, and (step, parts) of those that are over
-        self._parts: list[tuple[Any, Any]] = []
-        self._gaps: list[tuple[int, list[tuple[Any, Any]]]] = []
+        self._parts: list[tuple[Mark, Mark]] = []
+        self._gaps: list[tuple[int, list[tuple[Mark, Mark]]]] = []
         self._step = 0
 
     def on(self, event: Event, *, due: bool) -> None:
@@ -66,18 +78,17 @@ class Sync:
     def _write(self, record: RecordWriter, *, wait: bool) -> None:
         # A gap of the step that goes on may get another part.
         while self._gaps and (
-            wait or (self._gaps[0][0] < self._step and self._gaps[0][1][-1][1].query())
+            wait or (self._gaps[0][0] < self._step and self._gaps[0][1][-1][1].event.query())
         ):
             step, parts = self._gaps.pop(0)
-            parts[-1][1].synchronize()
-            idle = sum(begin.elapsed_time(end) for begin, end in parts)
-            record.scalar("sync.idle", step, idle / 1e3)
+            parts[-1][1].event.synchronize()
+            record.scalar("sync.idle", step, sum(begin.idle_until(end) for begin, end in parts))
 
     def finish(self, record: RecordWriter) -> None:
         self._write(record, wait=True)
 
 
-def marked() -> Any:
+def marked() -> Mark:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
-    return event
+    return Mark(event, border.seconds)
