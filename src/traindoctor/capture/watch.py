@@ -322,7 +322,8 @@ class Watch:
         if self.taping is not None:
             self.taping.step_ended(self.step)
             measured += self.taping.charge(step)
-        border.charge(self._taps() + self.device_clock.extra())
+        taps, taps_asleep = self._taps()
+        border.charge(taps + taps_asleep + self.device_clock.extra())
         border.charge(HELD_UP * writer.thread_seconds())
         own, now = border.seconds - self._charged, time.perf_counter()
         self._charged += own
@@ -330,8 +331,10 @@ class Watch:
         self.governor.pay(own)
         self.governor.end_step(max(0.0, now - self._step_began - own), 1 + self._slept)
         if hub.attentive == attentive:
+            silence = taps_asleep / self._slept if self._slept else 0.0
             earned = self.governor.earnings(self.governor.step_seconds)
-            self.attention.end_step(step, max(0.0, own - measured), earned)
+            listening = max(0.0, own - measured - taps_asleep)
+            self.attention.end_step(step, listening, max(0.0, earned - silence))
         reserve = self.attention.reserve(self.step)
         self.governor.reserved = min(reserve, RESERVED * self.governor.up_front)
         if self.governor.spent > self.governor.up_front:
@@ -344,14 +347,14 @@ class Watch:
         if not self._fall_asleep():
             self._open_step()
 
-    def _taps(self) -> float:
-        """What taps cost that made no event, in this step and in those that were slept through."""
+    def _taps(self) -> tuple[float, float]:
+        """What taps cost that made no event, in this step, and in those that were slept through."""
         if hub.attentive:
             self._tap_calls.append(hub.num_inner)
         hub.num_inner = 0
         # An evaluation inside one attentive step is no measure of the others: the median is.
         calls = median(self._tap_calls or [0])
-        return calls * (self._tap_price.heard() + self._slept * self._tap_price.asleep())
+        return calls * self._tap_price.heard(), calls * self._slept * self._tap_price.asleep()
 
     def _fall_asleep(self) -> bool:
         """The steps up to the next one that is to be heard pass in silence."""
