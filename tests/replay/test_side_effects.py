@@ -13,6 +13,7 @@ import torch
 from traindoctor.replay import side_effects
 
 HEAD = """
+import ctypes
 import math
 import numpy as np
 import torch
@@ -26,6 +27,11 @@ SHAPE = (1, 2)
 
 def halve(x):
     return x * SCALE
+
+library = ctypes.CDLL(None)
+
+def through(x):
+    return x * library.abs(-2)
 
 class Box:
     value = 0
@@ -92,3 +98,19 @@ def test_objects_of_the_script_may_keep_what_is_written_to_them(tmp_path: Path) 
     assert side_effects.of_arguments((plain, {"x": torch.float32})) is None
     assert "Box" in str(side_effects.of_arguments((torch.ones(2), made.box)))
     assert "Box" in str(side_effects.of_arguments(((), {"workspace": [made.box]})))
+
+
+@pytest.mark.parametrize(
+    ("body", "by_address"),
+    [
+        ("return torch.as_tensor(np.tanh(x.detach().numpy()))", False),
+        ("ctypes.memmove(x.data_ptr(), x.data_ptr(), 4)\n        return x * 2", True),
+        ("return through(x)", True),
+        ("return halve(x)", False),
+    ],
+)
+def test_code_that_calls_c_by_addresses_is_known(
+    body: str, by_address: bool, tmp_path: Path
+) -> None:
+    made = module(tmp_path, body)
+    assert side_effects.uses_addresses(made.Mine) is by_address

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # They cut the graph; `look_through` makes copies of them that do not.
 CUTS = frozenset({"detach", "detach_", "data"})
 
+# Calls by which a Function gives away where a tensor lies in memory.
+BY_ADDRESS = frozenset({"data_ptr", "__dlpack__", "untyped_storage", "storage"})
+
 
 class TapeRunner:
     """`put_leaves`, `put_batch`, then `run(ops, wanted)`. Call it under `quiet` and `restored`."""
@@ -242,18 +245,20 @@ class TapeRunner:
             return
         args = replace(call.args, Ref, self.value)
         kwargs = replace(call.kwargs, Ref, self.value)
-        if call.is_users and call.escapes:
+        if call.is_users and (
+            BY_ADDRESS & {*call.escapes} or side_effects.uses_addresses(call.cls)
+        ):
             self.require_own_form(call, (args, kwargs))
         torch.set_grad_enabled(self.gradients and call.differentiable)
         self.called[call] = apply_whole(call, args, kwargs)
 
     def require_own_form(self, call: FunctionCall, given: Any) -> None:
-        """Code that computes out of torch's sight may rely on the sizes it was written for, in bytes."""
+        """Code that computes by addresses may rely on the sizes it was written for, in bytes."""
         refs = refs_in((call.args, call.kwargs))
         shapes = [self.tape.geometry[ref.index].size for ref in refs]
         if self.dtype is not None or shapes != [tuple(t.shape) for t in tensors_in(given)]:
             raise ReplayError(
-                f"{call.name} computes out of torch's sight and is only called on tensors like the script's"
+                f"{call.name} computes by addresses and is only called on tensors like the script's"
             )
 
 

@@ -25,6 +25,7 @@ HARMLESS = (
     torch.layout, torch.memory_format, torch.Tensor, types.ModuleType, types.BuiltinFunctionType, type, nn.Module,
     types.FunctionType, types.MethodType, classmethod, staticmethod, property,
 )  # fmt: skip
+CALLED = (types.FunctionType, types.MethodType, staticmethod, classmethod)
 # Built-in functions that reach outside, or run what nobody has read.
 REACHING = frozenset(
     "print open input exec eval compile globals setattr delattr __import__ breakpoint".split()
@@ -35,12 +36,26 @@ WRITING = {
     "STORE_DEREF": "writes to the outer variable",
     "IMPORT_NAME": "imports",
 }
+# Python's ways to call C by addresses.
+FOREIGN = frozenset({"ctypes", "_ctypes", "cffi", "_cffi_backend"})
 LOADING = ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDEREF")
 
 
 def of_function(kind: type) -> str | None:
     """Why an autograd.Function is not called again; None where it may be."""
     return _first(_reasons((kind.forward, kind.backward, getattr(kind, "setup_context", None))))  # type: ignore[attr-defined]
+
+
+def uses_addresses(kind: type) -> bool:
+    """Whether an autograd.Function names something that calls C by addresses."""
+    waiting = [kind.forward, kind.backward, getattr(kind, "setup_context", None)]  # type: ignore[attr-defined]
+    values = (value for function in _reached(waiting) for _, value in _named(function))
+    return any(_home(value).partition(".")[0] in FOREIGN for value in values)
+
+
+def _home(value: Any) -> str:
+    """The module that a value is, or that its class comes from."""
+    return value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
 
 
 def of_arguments(given: Any) -> str | None:
@@ -68,7 +83,8 @@ def _first(reasons: Iterator[str]) -> str | None:
     return next(reasons, None)
 
 
-def _reasons(functions: Iterable[Any]) -> Iterator[str]:
+def _reached(functions: Iterable[Any]) -> Iterator[types.FunctionType]:
+    """These functions of the script's, and those that they name, each once."""
     waiting, seen = list(functions), set[int]()
     while waiting:
         function = waiting.pop()
@@ -78,18 +94,23 @@ def _reasons(functions: Iterable[Any]) -> Iterator[str]:
         if code is None or id(code) in seen or kind_of(code.co_filename) != "script":
             continue
         seen.add(id(code))
+        yield function
+        for _, value in _named(function):
+            if isinstance(value, CALLED):
+                waiting.append(value)
+            elif isinstance(value, type) and kind_of_class(value) == "script":
+                waiting += [v for v in vars(value).values() if isinstance(v, types.FunctionType)]
+
+
+def _reasons(functions: Iterable[Any]) -> Iterator[str]:
+    for function in _reached(functions):
+        code = function.__code__
         spoken = getattr(function, "__qualname__", code.co_name)
         own = code.co_varnames[0] if code.co_argcount else None
         for inner in _nested(code):
             yield from (f"{spoken} {what}" for what in _writes(inner, own))
-        for name, value in _named(function, code):
-            if isinstance(
-                value, types.FunctionType | types.MethodType | staticmethod | classmethod
-            ):
-                waiting.append(value)
-            elif isinstance(value, type) and kind_of_class(value) == "script":
-                waiting += [v for v in vars(value).values() if isinstance(v, types.FunctionType)]
-            elif name in REACHING and value is getattr(builtins, name, None):
+        for name, value in _named(function):
+            if name in REACHING and value is getattr(builtins, name, None):
                 yield f"{spoken} calls {name}"
             elif (
                 not isinstance(value, HARMLESS)
@@ -114,9 +135,9 @@ def _writes(code: types.CodeType, own: str | None) -> Iterator[str]:
                 yield f"sets {one.argval} on another object"
 
 
-def _named(function: Any, code: types.CodeType) -> Iterator[tuple[str, Any]]:
+def _named(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """The globals and outer variables that a function names, with their values."""
-    inside = getattr(function, "__globals__", {})
+    inside, code = function.__globals__, function.__code__
     for inner in _nested(code):
         for one in dis.get_instructions(inner):
             if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):

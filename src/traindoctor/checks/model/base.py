@@ -65,10 +65,11 @@ def undone(losses: Series | None, guessing: float | None, by: float, learned: fl
     """The step at which the loss came below guessing: within a share of the run that went on to learn."""
     if losses is None or guessing is None or len(losses) < 20:
         return None
-    last = losses.values[-max(5, len(losses) // 10) :]
+    # Late steps are measured more rarely: what counts is the steps, not the points.
+    steps = losses.steps[-1] + 1 - losses.steps[0]
+    late = int((losses.steps > losses.steps[-1] - steps / 10).sum())
+    last = losses.values[-max(3, late) :]
     below = losses.steps[losses.values < guessing]
     if not len(below) or float(np.median(last)) > learned * guessing:
         return None
-    # Late steps are measured more rarely: what counts is the steps, not the points.
-    steps = losses.steps[-1] + 1 - losses.steps[0]
     return int(below[0]) if below[0] <= losses.steps[0] + by * steps else None
