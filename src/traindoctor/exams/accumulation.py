@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.replay.sites import by_line, valid_count
+from traindoctor.graph.sites import by_line, valid_count
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
+    from traindoctor.experiment.patient import Patient
 
 
 @exam(name="accumulation", title="Micro-batches against the big batch", cost=3)

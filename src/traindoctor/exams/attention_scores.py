@@ -16,13 +16,13 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.replay.at_rest import stirred
-from traindoctor.replay.ops import Op, Ref
-from traindoctor.replay.structure import MASKS, PRODUCTS, VIEWS, Attention, Structure
+from traindoctor.experiment.at_rest import stirred
+from traindoctor.graph.structure import MASKS, PRODUCTS, VIEWS, Attention, Structure
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Below this a score is masked, not merely small.
 MASKED = -1e4

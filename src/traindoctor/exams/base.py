@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
+from traindoctor.graph.input_sites import asks_for_tokens
+from traindoctor.ground.collective import OTHERS_FIXED
+from traindoctor.ground.watchdog import Overdue, limited
 from traindoctor.record import ExamResult
-from traindoctor.replay.collective import OTHERS_FIXED
-from traindoctor.replay.input_sites import asks_for_tokens
-from traindoctor.replay.watchdog import Overdue, limited
 
 if TYPE_CHECKING:
-    from traindoctor.replay.ends import Ends
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.graph.ends import Ends
+    from traindoctor.tape.tape import StepTape
 
 
 class NotApplicable(Exception):

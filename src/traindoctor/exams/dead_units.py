@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.replay.ops import Op, Ref
-from traindoctor.replay.origins import argument, walk_back
-from traindoctor.replay.structure import DIVISIONS, SCALINGS
+from traindoctor.graph.origins import argument, walk_back
+from traindoctor.graph.structure import DIVISIONS, SCALINGS
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Only these are exactly zero where they do not fire.
 CUTTING = frozenset({"relu", "relu_", "relu6", "threshold", "threshold_", "hardtanh", "hardswish"})

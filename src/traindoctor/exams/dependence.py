@@ -14,9 +14,9 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam, nothing_beside_tokens
-from traindoctor.replay.at_rest import stirred
-from traindoctor.replay.dropout import without_dropout
-from traindoctor.replay.ends import (
+from traindoctor.experiment.at_rest import stirred
+from traindoctor.graph.dropout import without_dropout
+from traindoctor.graph.ends import (
     ROUNDING,
     Ends,
     changed,
@@ -25,12 +25,12 @@ from traindoctor.replay.ends import (
     movement,
     twins,
 )
-from traindoctor.replay.ops import Op, Ref
-from traindoctor.replay.structure import VIEWS, Structure
+from traindoctor.graph.structure import VIEWS, Structure
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 
 # How far weights are moved, as a share of their size, where nothing passes with those of the first step.

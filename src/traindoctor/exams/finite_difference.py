@@ -10,16 +10,16 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam
+from traindoctor.graph.sections import hides_a_path
+from traindoctor.graph.structure import meant_to_move
 from traindoctor.numerics.finite_difference import SHARP, directional_test
-from traindoctor.replay.compare import compare_all
-from traindoctor.replay.ops import PARAMETER
-from traindoctor.replay.sections import hides_a_path
-from traindoctor.replay.structure import meant_to_move
+from traindoctor.tape.compare import compare_all
+from traindoctor.tape.ops import PARAMETER
 
 if TYPE_CHECKING:
-    from traindoctor.replay.execute import Replay
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.execute import Replay
+    from traindoctor.tape.tape import StepTape
 
 # At least three random directions, the largest disagreement counts: one alone can be twenty times smaller.
 DIRECTIONS = 4

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.batches import source_of
-from traindoctor.replay.execute import visit
-from traindoctor.replay.ops import PARAMETER, Op, Ref, refs_in, tensors_in
+from traindoctor.experiment.batches import source_of
+from traindoctor.tape.execute import visit
+from traindoctor.tape.ops import PARAMETER, Op, Ref, refs_in, tensors_in
 
 if TYPE_CHECKING:
-    from traindoctor.replay.crash import Crash
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.crash import Crash
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Masks are made of infinities on purpose: -inf from these is no accident.
 FILLING = frozenset(

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.replay.dropout import without_dropout
-from traindoctor.replay.ends import Ends, find_ends
+from traindoctor.graph.dropout import without_dropout
+from traindoctor.graph.ends import Ends, find_ends
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 MOST_TOKENS = 48
 PIECE = 4

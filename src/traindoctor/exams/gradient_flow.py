@@ -11,14 +11,14 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.at_rest import no_gradient, trained
-from traindoctor.replay.ops import PARAMETER, Escape, Op, Ref
-from traindoctor.replay.runner import CUTS
-from traindoctor.replay.structure import VIEWS, Structure
+from traindoctor.experiment.at_rest import no_gradient, trained
+from traindoctor.graph.structure import VIEWS, Structure
+from traindoctor.tape.ops import PARAMETER, Escape, Op, Ref
+from traindoctor.tape.runner import CUTS
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Values pass, gradients do not.
 STEPS_LIKE = frozenset(

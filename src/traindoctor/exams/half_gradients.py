@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import exam
-from traindoctor.replay.execute import visit
-from traindoctor.replay.ops import Op, tensors_in
+from traindoctor.tape.execute import visit
+from traindoctor.tape.ops import Op, tensors_in
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Infinities of these are meant (a mask), or come at zero in every dtype.
 SOUND = frozenset(

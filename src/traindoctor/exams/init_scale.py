@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.at_rest import at_rest
-from traindoctor.replay.origins import walk_back
-from traindoctor.replay.structure import Structure
+from traindoctor.experiment.at_rest import at_rest
+from traindoctor.graph.origins import walk_back
+from traindoctor.graph.structure import Structure
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.sites import LossSite
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.graph.sites import LossSite
+    from traindoctor.tape.tape import StepTape
 
 PRODUCTS = frozenset(
     {

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam, nothing_beside_tokens
-from traindoctor.replay.ends import find_ends
-from traindoctor.replay.ops import Op, Ref
-from traindoctor.replay.structure import Structure
+from traindoctor.graph.ends import find_ends
+from traindoctor.graph.structure import Structure
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
+    from traindoctor.experiment.patient import Patient
 
 LAYERS = frozenset(
     "linear layer_norm rms_norm multi_head_attention_forward scaled_dot_product_attention add __add__ "

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.ops import Ref
-from traindoctor.replay.sites import LossSite, by_line, valid_count
+from traindoctor.graph.sites import LossSite, by_line, valid_count
+from traindoctor.tape.ops import Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 
 @exam(name="loss_coefficient", title="Weight of each loss in the step", cost=3)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.origins import REARRANGING, value_of, walk_back
-from traindoctor.replay.sites import LossSite
-from traindoctor.replay.written_losses import SOFTMAX
+from traindoctor.graph.origins import REARRANGING, value_of, walk_back
+from traindoctor.graph.sites import LossSite
+from traindoctor.graph.written_losses import SOFTMAX
 
 if TYPE_CHECKING:
-    from traindoctor.replay.ops import Ref
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.ops import Ref
+    from traindoctor.tape.tape import StepTape
 
 # Rows of a distribution sum to 1 up to rounding; logits do so by no accident, in all rows of all steps.
 SUM_TOLERANCE = 1e-3

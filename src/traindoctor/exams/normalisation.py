@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from traindoctor.exams.base import exam, nothing_beside_tokens
-from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
-from traindoctor.replay.ops import PARAMETER, Op, Ref
-from traindoctor.replay.origins import depends_on
-from traindoctor.replay.structure import Structure
-from traindoctor.replay.unit_norms import (
+from traindoctor.graph.ends import Ends, changed, chosen_row, find_ends, twins
+from traindoctor.graph.origins import depends_on
+from traindoctor.graph.structure import Structure
+from traindoctor.graph.unit_norms import (
     meant_for_features,
     moved_place,
     stretched_by_features,
     unit_axis,
 )
+from traindoctor.tape.ops import PARAMETER, Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 BY_SHAPE = frozenset({"layer_norm", "rms_norm"})
 BY_BATCH = frozenset({"batch_norm"})

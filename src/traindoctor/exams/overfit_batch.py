@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.dropout import without_dropout
-from traindoctor.replay.ends import find_ends
+from traindoctor.graph.dropout import without_dropout
+from traindoctor.graph.ends import find_ends
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.sites import LossSite
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.graph.sites import LossSite
+    from traindoctor.tape.tape import StepTape
 
 STEPS = 80
 # Two rates: the better one counts. The exam asks for capacity, not for a schedule.

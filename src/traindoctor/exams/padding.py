@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import exam, nothing_beside_tokens
-from traindoctor.replay.ends import Ends, find_ends
-from traindoctor.replay.padding_token import known_as_padding
+from traindoctor.graph.ends import Ends, find_ends
+from traindoctor.graph.padding_token import known_as_padding
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # A token whose constant tails are never longer is a blank, a repeated letter or an end of text.
 TAIL = 3

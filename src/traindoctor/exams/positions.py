@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam, nothing_beside_tokens
-from traindoctor.replay.dropout import without_dropout
-from traindoctor.replay.ends import Ends, find_ends, twins
-from traindoctor.replay.structure import Structure
+from traindoctor.graph.dropout import without_dropout
+from traindoctor.graph.ends import Ends, find_ends, twins
+from traindoctor.graph.structure import Structure
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # (time axis of the index, rows, places of the scores; 0: they do not lie by the tokens)
 Layout = tuple[int, int, int]

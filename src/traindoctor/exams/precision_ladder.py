@@ -13,13 +13,13 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam
-from traindoctor.replay.compare import compare_all
-from traindoctor.replay.execute import visit
-from traindoctor.replay.ops import Op
+from traindoctor.tape.compare import compare_all
+from traindoctor.tape.execute import visit
+from traindoctor.tape.ops import Op
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 RUNGS = (torch.float32, torch.bfloat16, torch.float16)
 NUM_LAYERS = 8

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.ops import DATA, PARAMETER, Op, Read, Ref
-from traindoctor.replay.runner import CUTS
-from traindoctor.replay.squares import BY_HAND
-from traindoctor.replay.structure import Structure
+from traindoctor.graph.squares import BY_HAND
+from traindoctor.graph.structure import Structure
+from traindoctor.tape.ops import DATA, PARAMETER, Op, Read, Ref
+from traindoctor.tape.runner import CUTS
 
 if TYPE_CHECKING:
-    from traindoctor.replay.execute import Replay
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.execute import Replay
+    from traindoctor.tape.tape import StepTape
 
 # Scalars of one step that are looked at; scripts that print more print norms.
 MAX_READS = 12

@@ -14,17 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.alignment import looks_like_positions
-from traindoctor.replay.loss_sites import TORCH_LOSSES
-from traindoctor.replay.modes import seed_generators
-from traindoctor.replay.ops import PARAMETER
-from traindoctor.replay.origins import argument, depends_on
-from traindoctor.replay.reference import HELD_OUT, LEAST_BATCHES, WIDTH, Reference, teach
+from traindoctor.experiment.reference import HELD_OUT, LEAST_BATCHES, WIDTH, Reference, teach
+from traindoctor.graph.alignment import looks_like_positions
+from traindoctor.graph.loss_sites import TORCH_LOSSES
+from traindoctor.graph.origins import argument, depends_on
+from traindoctor.ground.modes import seed_generators
+from traindoctor.tape.ops import PARAMETER
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.snapshot import StepLog
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.experiment.snapshot import StepLog
+    from traindoctor.tape.tape import StepTape
 
 # A signal of one number per place is read in pieces, so that it has at most so many.
 MOST_PLACES = 64

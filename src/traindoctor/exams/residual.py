@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ops import Ref
-from traindoctor.replay.structure import ACTIVATIONS, Structure
+from traindoctor.graph.structure import ACTIVATIONS, Structure
+from traindoctor.tape.ops import Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.execute import Replay
-    from traindoctor.replay.ops import Op
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.execute import Replay
+    from traindoctor.tape.ops import Op
+    from traindoctor.tape.tape import StepTape
 
 PRODUCTS_OF_ENTRIES = frozenset({"mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__"})
 # Two gates that add up to 1, by float16's rounding.

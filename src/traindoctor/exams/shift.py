@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam, nothing_beside_tokens
-from traindoctor.replay.alignment import exact_shift
-from traindoctor.replay.ends import (
+from traindoctor.graph.alignment import exact_shift
+from traindoctor.graph.ends import (
     ROUNDING,
     Ends,
     changed,
@@ -19,11 +19,11 @@ from traindoctor.replay.ends import (
     find_ends,
     movement,
 )
-from traindoctor.replay.squares import compared_numbers
+from traindoctor.graph.squares import compared_numbers
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 SHOWN = 24
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ops import Op, Ref, replace
-from traindoctor.replay.origins import argument
-from traindoctor.replay.structure import DROPOUTS, VIEWS, Attention, Structure
+from traindoctor.graph.origins import argument
+from traindoctor.graph.structure import DROPOUTS, VIEWS, Attention, Structure
+from traindoctor.tape.ops import Op, Ref, replace
 
 if TYPE_CHECKING:
-    from traindoctor.replay.execute import Replay
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.execute import Replay
+    from traindoctor.tape.tape import StepTape
 
 # Rows within so many units in the last place of 1 are whole; where the rest of others went is followed entry by entry.
 ROUNDINGS = 16

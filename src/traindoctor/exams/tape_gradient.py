@@ -10,13 +10,13 @@ import torch
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.compare import compare_all
-from traindoctor.replay.ops import is_foreign
-from traindoctor.replay.overwritten import gradients_after, late_writes
+from traindoctor.graph.overwritten import gradients_after, late_writes
+from traindoctor.tape.compare import compare_all
+from traindoctor.tape.ops import is_foreign
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # The replay must be the step: bit for bit as a rule, rounding of fused kernels at most.
 FAITHFUL = 1e-5

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.at_rest import at_rest, no_gradient, trained
+from traindoctor.experiment.at_rest import at_rest, no_gradient, trained
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # A zero layer behind which another one starts at zero waits a step for it, a chain of them some steps: then all move.
 SETTLED = 10

@@ -20,7 +20,7 @@ from torch import Tensor
 from traindoctor.events import Event, ForwardBegin
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.ops import tensors_in
+from traindoctor.tape.ops import tensors_in
 
 # So many steps in a row with the same tensors, then the script's other data are looked at, once.
 STEPS = 8

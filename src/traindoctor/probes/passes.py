@@ -7,7 +7,7 @@ from typing import ClassVar
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, GradsCleared
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.ops import tensors_in
+from traindoctor.tape.ops import tensors_in
 
 
 class Passes:
