@@ -21,18 +21,8 @@ from traindoctor.graph.sections import all_calls, first_calls
 from traindoctor.graph.structure import Structure
 from traindoctor.graph.unit_norms import gain_after
 from traindoctor.ground.names import Names
-from traindoctor.tape.ops import (
-    DATA,
-    PARAMETER,
-    Geometry,
-    Leaf,
-    Op,
-    Ref,
-    Root,
-    refs_in,
-    replace,
-    tensors_in,
-)
+from traindoctor.ground.nested import replace, tensors_in
+from traindoctor.tape.ops import DATA, PARAMETER, Geometry, Leaf, Op, Ref, Root, refs_in
 from traindoctor.tape.single import tape_step
 from traindoctor.tape.tape import StepTape
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from traindoctor.ground import variables
+from traindoctor.ground.nested import tensors_in
 from traindoctor.ground.variables import MAX_BYTES, data_variables
-from traindoctor.tape.ops import tensors_in
 
 
 def found() -> dict[tuple[int, int], Tensor]:

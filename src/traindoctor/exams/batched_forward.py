@@ -14,7 +14,7 @@ from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.graph.origins import walk_back
 from traindoctor.ground.hooks_aside import has_hooks
 from traindoctor.ground.names import SHARDED, sharded
-from traindoctor.tape.ops import tensors_in
+from traindoctor.ground.nested import tensors_in
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient

@@ -13,8 +13,9 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.experiment.batches import source_of
+from traindoctor.ground.nested import tensors_in
 from traindoctor.tape.execute import visit
-from traindoctor.tape.ops import PARAMETER, Op, Ref, refs_in, tensors_in
+from traindoctor.tape.ops import PARAMETER, Op, Ref, refs_in
 
 if TYPE_CHECKING:
     from traindoctor.experiment.crash import Crash

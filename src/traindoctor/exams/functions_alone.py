@@ -12,19 +12,11 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.graph.origins import depends_on
+from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.numerics.finite_difference import directional_test
 from traindoctor.tape.compare import Difference, compare
 from traindoctor.tape.execute import arguments, look_inside, values_before
-from traindoctor.tape.ops import (
-    PARAMETER,
-    FunctionCall,
-    Op,
-    Ref,
-    is_foreign,
-    refs_in,
-    replace,
-    tensors_in,
-)
+from traindoctor.tape.ops import PARAMETER, FunctionCall, Op, Ref, is_foreign, refs_in
 from traindoctor.tape.runner import apply_whole
 
 if TYPE_CHECKING:

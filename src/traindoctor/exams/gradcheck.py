@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from traindoctor.errors import TraindoctorError
 from traindoctor.ground.modes import generators_restored, seed_generators
+from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.numerics.finite_difference import DirectionalTest, directional_test, typical_size
 from traindoctor.numerics.gradcheck_result import GradcheckResult, InputResult, Outcome
 from traindoctor.numerics.locate import locate
 from traindoctor.tape.compare import compare
-from traindoctor.tape.ops import replace, tensors_in
 
 # Against a reference of the same dtype: about a hundred roundings, of the largest gradient.
 AGAINST_REFERENCE = {torch.float64: 1e-9, torch.float32: 1e-3}

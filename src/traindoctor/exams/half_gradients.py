@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import exam
+from traindoctor.ground.nested import tensors_in
 from traindoctor.tape.execute import visit
-from traindoctor.tape.ops import Op, tensors_in
+from traindoctor.tape.ops import Op
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient

@@ -11,7 +11,8 @@ from torch import Tensor
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.graph.origins import argument
 from traindoctor.graph.structure import DROPOUTS, VIEWS, Attention, Structure
-from traindoctor.tape.ops import Op, Ref, replace
+from traindoctor.ground.nested import replace
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient

@@ -34,11 +34,11 @@ from traindoctor.experiment.torch_rules import (
     known_state,
     patched_name,
 )
-from traindoctor.ground.memory import memory
+from traindoctor.ground.memory import memory, nbytes
 from traindoctor.ground.names import local
+from traindoctor.ground.nested import tensors_in
 from traindoctor.ground.quiet import quiet
 from traindoctor.ground.torch_code import foreign_hooks, layers, replaced_step, under_hooks
-from traindoctor.tape.ops import nbytes, tensors_in
 
 REFUSED = "not possible for this optimizer: {}"
 # Rounded weights say nothing of a rule that may keep the remainder somewhere else.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from traindoctor.events import BackwardEnd, Event, ForwardBegin, LossCalled, TokensEmbedded
 from traindoctor.graph.alignment import Mask, Tokens, looks_like_positions
-from traindoctor.tape.ops import tensors_in
+from traindoctor.ground.nested import tensors_in
 
 if TYPE_CHECKING:
     from torch import Tensor

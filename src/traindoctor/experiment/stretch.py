@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
+from traindoctor.ground.nested import replace as replace_leaves
 from traindoctor.tape.ops import Op, Ref
-from traindoctor.tape.ops import replace as replace_leaves
 from traindoctor.tape.tape import StepTape
 
 # Floats that follow a size do so to rounding: 1 / n in float64.

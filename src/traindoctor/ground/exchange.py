@@ -26,7 +26,7 @@ from torch.utils import checkpoint
 from traindoctor.errors import ReplayError
 from traindoctor.ground import quiet
 from traindoctor.ground.collective import Handing
-from traindoctor.tape.ops import tensors_in
+from traindoctor.ground.nested import tensors_in
 
 REFUSED = "this would communicate with the other ranks, which traindoctor never does"
 

@@ -1,6 +1,6 @@
 """The memory bound: what our copies and tests may take beyond what the script takes itself.
 
-    if nbytes <= memory.room(): copy()
+    if nbytes(tensor) <= memory.room(): copy()
 
 A share of the process (its resident memory and torch's on devices), or a size that the user gave. Whoever keeps
 copies says how much (`holders`), so a tape that is dropped makes room for a snapshot.
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from traindoctor.ground.memory_left import (
     device_bytes_left,
@@ -76,6 +77,11 @@ class Memory:
     def given_back(self) -> None:
         """A test is over: a higher peak than before is its own."""
         self._host.process, self._device.process = host_peak(), _device_peak()
+
+
+def nbytes(tensor: Tensor) -> int:
+    """What a copy takes."""
+    return tensor.numel() * tensor.element_size()
 
 
 def _device_peak() -> int:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.ground.frames import kind_of
-from traindoctor.tape.ops import nbytes
+from traindoctor.ground.memory import nbytes
 
 # Larger ones are data sets, not batches; and a step has no more variables than this that are worth a copy.
 MAX_BYTES = 1 << 20

@@ -19,11 +19,12 @@ from traindoctor.ground import frames
 from traindoctor.ground.border import border
 from traindoctor.ground.mode_stack import take_from_stack
 from traindoctor.ground.names import any_compiled
+from traindoctor.ground.nested import tensors_in
 from traindoctor.ground.quiet import active
 from traindoctor.ground.unseen import handed_on
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
-from traindoctor.tape.ops import op_name, tensors_in
+from traindoctor.tape.ops import op_name
 
 if TYPE_CHECKING:
     from traindoctor.ground.names import Names

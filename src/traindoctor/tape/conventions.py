@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from traindoctor.tape.ops import tensors_in
+from traindoctor.ground.nested import tensors_in
 
 # Their value does not depend on the values of their tensor arguments, only on shape, dtype and device.
 SHAPE_ONLY = frozenset(

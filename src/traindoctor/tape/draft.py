@@ -9,9 +9,10 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.ground import frames
+from traindoctor.ground.memory import nbytes
 from traindoctor.ground.modes import autocast_state
 from traindoctor.ground.names import Names, local
-from traindoctor.tape.ops import Escape, Geometry, Leaf, Op, Read, Ref, Root, nbytes
+from traindoctor.tape.ops import Escape, Geometry, Leaf, Op, Read, Ref, Root
 
 # Copies a tape may hold: parameters, their gradients, data and constants. Above it no tape is made.
 MAX_BYTES = 3 * 2**30

@@ -11,9 +11,10 @@ from torch import Tensor
 from traindoctor.ground import frames
 from traindoctor.ground.modes import random_states
 from traindoctor.ground.names import is_trainable_leaf, local
+from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.tape.conventions import ESCAPES, SHAPE_ONLY, draws, selected_by, written_to
 from traindoctor.tape.draft import Draft
-from traindoctor.tape.ops import DATA, PARAMETER, Escape, FunctionCall, Op, replace, tensors_in
+from traindoctor.tape.ops import DATA, PARAMETER, Escape, FunctionCall, Op
 from traindoctor.tape.running_functions import RunningFunctions
 from traindoctor.tape.tensors import TensorTable, version
 

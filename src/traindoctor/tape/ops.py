@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from traindoctor.errors import ReplayError
 from traindoctor.ground.collective import Collective
+from traindoctor.ground.nested import leaves_in
 from traindoctor.ground.torch_private import OpOverload, OpOverloadPacket
-
-Leaves = TypeVar("Leaves")
-
-# Lists, tuples and dicts inside one argument, and how deep they may lie: no call of torch comes near.
-MOST_CONTAINERS = 10_000
-DEEPEST = 100
-ENDLESS = "an argument of a call holds itself, or too many lists to be written down"
 
 # What a value depends on: the trainable parameters, the data of the step, or neither (0).
 PARAMETER = 1
@@ -175,62 +168,8 @@ def op_name(func: Callable[..., Any]) -> str:
     return name.removesuffix(".default")
 
 
-def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """All tensors in nested tuples, lists, dicts and slices, in order."""
-    return leaves_in(tree, Tensor)
-
-
 def refs_in(tree: Any) -> Iterator[Ref]:
     return leaves_in(tree, Ref)
-
-
-def leaves_in(tree: Any, kind: type[Leaves]) -> Iterator[Leaves]:
-    """Without recursion: an argument of an autograd.Function may be any object, a list that holds itself among them.
-
-    Containers of the script's own classes are read as what they are built on: their methods may compute or import.
-    """
-    waiting, opened = [tree], 0
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, kind):
-            yield item
-            continue
-        if isinstance(item, tuple | list):
-            base = tuple if isinstance(item, tuple) else list
-            waiting.extend([*base.__iter__(item)][::-1])
-        elif isinstance(item, dict):
-            waiting.extend([*dict.values(item)][::-1])
-        elif isinstance(item, slice):
-            waiting += (item.step, item.stop, item.start)
-        else:
-            continue
-        opened += 1
-        if opened > MOST_CONTAINERS:
-            raise ReplayError(ENDLESS)
-
-
-def replace(tree: Any, kind: type, change: Callable[[Any], Any], depth: int = 0) -> Any:
-    """The tree with `change` applied to every leaf of that kind; untouched branches are the same objects.
-
-    For trees that `leaves_in` has walked: it raises for those whose branches multiply without end.
-    """
-    if isinstance(tree, kind):
-        return change(tree)
-    if depth > DEEPEST:
-        raise ReplayError(ENDLESS)
-    if isinstance(tree, tuple):
-        made = [replace(item, kind, change, depth + 1) for item in tree]
-        if all(new is old for new, old in zip(made, tree)):
-            return tree
-        return type(tree)(*made) if hasattr(tree, "_fields") else tuple(made)
-    if isinstance(tree, list):
-        return [replace(item, kind, change, depth + 1) for item in tree]
-    if isinstance(tree, dict):
-        return {key: replace(item, kind, change, depth + 1) for key, item in dict.items(tree)}
-    if isinstance(tree, slice):
-        parts = (tree.start, tree.stop, tree.step)
-        return slice(*(replace(item, kind, change, depth + 1) for item in parts))
-    return tree
 
 
 @dataclass(slots=True)
@@ -273,10 +212,6 @@ class Read:
 
     ref: Ref
     value: float
-
-
-def nbytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def is_float(tensor: Tensor) -> bool:

@@ -34,6 +34,7 @@ from traindoctor.events import (
 from traindoctor.ground import exchange, quiet
 from traindoctor.ground.mode_stack import Seat
 from traindoctor.ground.names import Names, is_trainable_leaf
+from traindoctor.ground.nested import tensors_in
 from traindoctor.ground.no_communication import communicates
 from traindoctor.ground.torch_private import DisableTorchFunction, num_dispatch_modes
 from traindoctor.ground.unseen import handed_on
@@ -41,7 +42,7 @@ from traindoctor.tape.collective_writer import CollectiveWriter
 from traindoctor.tape.conventions import IGNORED, written_to
 from traindoctor.tape.draft import MAX_BYTES, Draft
 from traindoctor.tape.op_writer import OpWriter
-from traindoctor.tape.ops import PARAMETER, Read, Root, op_name, tensors_in
+from traindoctor.tape.ops import PARAMETER, Read, Root, op_name
 from traindoctor.tape.running_functions import RunningFunctions
 from traindoctor.tape.step_gradients import StepGradients, world_size
 from traindoctor.tape.tape import StepTape

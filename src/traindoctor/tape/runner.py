@@ -13,10 +13,11 @@ from traindoctor.ground import exchange, side_effects
 from traindoctor.ground.collective import Handing, same
 from traindoctor.ground.device_asserts import refuse_hidden_state, refuse_what_would_assert
 from traindoctor.ground.modes import Autocast, set_autocast_state, set_random_state
+from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.ground.no_communication import no_communication
 from traindoctor.ground.torch_private import uses_cuda
 from traindoctor.tape.dtypes import CASTS, cast, target
-from traindoctor.tape.ops import FunctionCall, Op, Ref, is_float, refs_in, replace, tensors_in
+from traindoctor.tape.ops import FunctionCall, Op, Ref, is_float, refs_in
 
 if TYPE_CHECKING:
     from traindoctor.tape.tape import StepTape

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from traindoctor.ground import frames
-from traindoctor.tape.ops import FunctionCall, Ref, replace, tensors_in
+from traindoctor.ground.nested import replace, tensors_in
+from traindoctor.tape.ops import FunctionCall, Ref
 
 if TYPE_CHECKING:
     from traindoctor.tape.tensors import TensorTable

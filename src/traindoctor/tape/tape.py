@@ -12,17 +12,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.tape.ops import (
-    Escape,
-    FunctionCall,
-    Geometry,
-    Leaf,
-    Op,
-    Read,
-    Ref,
-    Root,
-    refs_in,
-)
+from traindoctor.tape.ops import Escape, FunctionCall, Geometry, Leaf, Op, Read, Ref, Root, refs_in
 
 if TYPE_CHECKING:
     from traindoctor.graph.sites import InputSite, LossSite

@@ -11,20 +11,11 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from traindoctor.errors import ReplayError
+from traindoctor.ground.memory import nbytes
 from traindoctor.ground.names import is_trainable_leaf, local
+from traindoctor.ground.nested import tensors_in
 from traindoctor.tape.draft import Draft
-from traindoctor.tape.ops import (
-    DATA,
-    PARAMETER,
-    FunctionCall,
-    Geometry,
-    Leaf,
-    Op,
-    Ref,
-    nbytes,
-    refs_in,
-    tensors_in,
-)
+from traindoctor.tape.ops import DATA, PARAMETER, FunctionCall, Geometry, Leaf, Op, Ref, refs_in
 from traindoctor.tape.running_functions import RunningFunctions
 
 # A tensor of the data larger than this is a data set, not a batch: what is read from it is the batch.

@@ -22,6 +22,7 @@ PARTS = (
     "events",
     "ground.border",
     "ground.names",
+    "ground.nested",
     "ground.quiet",
     "ground.torch_private",
     "tape.ops",

@@ -14,8 +14,8 @@ from torch.compiler import is_compiling
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import ForwardBegin, ForwardEnd, GradsCleared
 from traindoctor.ground.names import is_compiled, unwrap
+from traindoctor.ground.nested import tensors_in
 from traindoctor.ground.unseen import unseen
-from traindoctor.tape.ops import tensors_in
 
 
 def install(patches: Patches) -> None:
