@@ -13,6 +13,7 @@ from short_runs import run
 from traindoctor.errors import ReplayError
 from traindoctor.experiment.batches import map_data
 from traindoctor.experiment.stretch import Sizes, same_functions, widest
+from traindoctor.tape.execute import replay
 
 B, V, D, H = 3, 11, 8, 2
 LENGTH, COUNT = ("x", 1), ("x", 0)
@@ -115,15 +116,16 @@ def test_the_loss_of_another_step_is_its_own(tmp_path, rows) -> None:
     data = map_data(base, logs[steps[0]], others).stretched(logs[steps[0]], others)
     parameters = {name: leaf.value for name, leaf in tapes[steps[1]].parameters.items()}
     log = logs[steps[1]]
-    replay = data.tape_for(log).replay(
+    replayed = replay(
+        data.tape_for(log),
         parameters=parameters,
         batch=data.batch(log),
         substitute=data.substitute(log),
         gradients=True,
     )
-    assert float(replay.loss.detach()) == pytest.approx(log.loss, rel=1e-6)
-    expected = tapes[steps[1]].replay(gradients=True).gradients()
-    for name, gradient in replay.gradients().items():
+    assert float(replayed.loss.detach()) == pytest.approx(log.loss, rel=1e-6)
+    expected = replay(tapes[steps[1]], gradients=True).gradients()
+    for name, gradient in replayed.gradients().items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-7)
 
 
@@ -154,10 +156,13 @@ def test_only_steps_that_ran_the_same_functions_are_compared(tmp_path) -> None:
     others = [(tapes[s], logs[s]) for s in (0, 1, 2)]
     data = map_data(*others[0], others).stretched(others[0][1], others)
     parameters = {name: leaf.value for name, leaf in tapes[2].parameters.items()}
-    replay = data.tape_for(logs[2]).replay(
-        parameters=parameters, batch=data.batch(logs[2]), substitute=data.substitute(logs[2])
+    replayed = replay(
+        data.tape_for(logs[2]),
+        parameters=parameters,
+        batch=data.batch(logs[2]),
+        substitute=data.substitute(logs[2]),
     )
-    assert float(replay.loss) == pytest.approx(logs[2].loss, rel=1e-6)
+    assert float(replayed.loss) == pytest.approx(logs[2].loss, rel=1e-6)
 
 
 def test_one_size_alone_cannot_be_stretched(tmp_path) -> None:

@@ -16,12 +16,15 @@ from traindoctor.exams.attention_scores import scale_of
 from traindoctor.exams.first_nonfinite import chain
 from traindoctor.exams.gradient_flow import fed_on
 from traindoctor.exams.printed_loss import terms_of
+from traindoctor.graph.input_sites import input_sites
+from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import depends_on, walk_back
 from traindoctor.graph.sections import all_calls, first_calls
 from traindoctor.graph.structure import Structure
 from traindoctor.graph.unit_norms import gain_after
 from traindoctor.ground.names import Names
 from traindoctor.ground.nested import replace, tensors_in
+from traindoctor.tape.faithful import distance_from_step
 from traindoctor.tape.ops import DATA, PARAMETER, Geometry, Leaf, Op, Ref, Root, refs_in
 from traindoctor.tape.single import tape_step
 from traindoctor.tape.tape import StepTape
@@ -134,10 +137,10 @@ def test_functions_that_give_back_what_they_were_given() -> None:
     assert itself, "no function on the tape gave back its own input"
     for op in itself:
         assert all(len(list(walk_back(tape, ref))) <= len(tape.ops) for ref in op.inputs)
-    assert [site.weight for site in tape.input_sites] == ["table.weight"]
-    assert tape.loss_sites[0].num_classes == 11
+    assert [site.weight for site in input_sites(tape)] == ["table.weight"]
+    assert loss_sites(tape)[0].num_classes == 11
     assert {section.module for section in all_calls(tape)} >= {"(model)", "head"}
-    assert tape.faithful < 1e-6
+    assert distance_from_step(tape) < 1e-6
 
 
 def test_a_long_chain_is_no_deep_recursion() -> None:
@@ -163,7 +166,7 @@ def test_a_long_chain_is_no_deep_recursion() -> None:
         fresh={},
         added={},
     )
-    assert tape.loss_sites == []
+    assert loss_sites(tape) == []
 
 
 def endless() -> list[Any]:

@@ -28,6 +28,8 @@ from traindoctor.exams import load
 from traindoctor.experiment.patient import Patient
 from traindoctor.ground import exchange
 from traindoctor.ground.quiet import quiet
+from traindoctor.tape.execute import replay
+from traindoctor.tape.faithful import distance_from_step
 from traindoctor.tape.single import tape_step
 from traindoctor.tape.tape import StepTape
 
@@ -128,7 +130,7 @@ def issued() -> int:
 
 
 def difference(tape: StepTape, **options: Any) -> float:
-    made = tape.replay(gradients=True, **options).gradients()
+    made = replay(tape, gradients=True, **options).gradients()
     return max(
         float((gradient - tape.fresh[name]).abs().max() / tape.fresh[name].abs().max())
         for name, gradient in made.items()
@@ -140,7 +142,7 @@ def measure(tape: StepTape) -> dict[str, Any]:
     found = {
         "ops": [op.name for op in tape.ops if op.collective is not None],
         "gaps": tape.gaps,
-        "faithful": tape.faithful,
+        "faithful": distance_from_step(tape),
         "conditional": tape.conditional,
         "joined": sorted(tape.joined),
         "data": len(tape.data),
@@ -262,7 +264,7 @@ def questions(rank: int, x: Tensor, y: Tensor) -> dict[str, Any]:
         "other weights": {"parameters": moved},
     }.items():
         try:
-            refusals[name] = float(tape.replay(**options).loss)
+            refusals[name] = float(replay(tape, **options).loss)
         except ReplayError as reason:
             refusals[name] = str(reason)
     wrong = Parallel(Copy.apply, Doubling.apply)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.graph.origins import argument, walk_back
 from traindoctor.graph.structure import DIVISIONS, SCALINGS
+from traindoctor.tape.execute import replay
 from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ def dead_units(patient: Patient) -> Mapping[str, Any]:
     if not ops:
         raise NotApplicable("the step has no activation that is exactly 0 where it does not fire")
     refs = [ref for op in ops if (ref := op.outputs[0]) is not None]
-    replay = tape.replay(want=refs)
+    replayed = replay(tape, want=refs)
     layers = []
     for op, ref in zip(ops, refs):
-        value = replay[ref].detach()
+        value = replayed[ref].detach()
         if value.ndim < 2 or value.shape[0] < 1 or value.numel() == 0:
             continue  # an expert that got no token
         fires = (value > 0).reshape(-1, value.shape[-1])

@@ -13,6 +13,7 @@ from torch import Tensor
 from traindoctor.exams.base import NotApplicable, exam, nothing_beside_tokens
 from traindoctor.graph.ends import find_ends
 from traindoctor.graph.structure import Structure
+from traindoctor.tape.execute import replay
 from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
@@ -48,17 +49,17 @@ def input_dependence(patient: Patient) -> Mapping[str, Any]:
             if rows in shape[:2] and len(shape) >= 2 and structure.depends(out, made):
                 chosen.append((op, out))
     chosen = chosen[-MOST_LAYERS:]
-    replay = tape.replay(want=[*(ref for _, ref in chosen), logits])
+    replayed = replay(tape, want=[*(ref for _, ref in chosen), logits])
     layers = [
         {
-            "dependence": dependence_of(replay[ref], batch_dim(structure.shape(ref), rows, axis)),
-            "rms": float(replay[ref].detach().float().square().mean().sqrt()),
+            "dependence": dependence_of(replayed[ref], batch_dim(structure.shape(ref), rows, axis)),
+            "rms": float(replayed[ref].detach().float().square().mean().sqrt()),
             "module": op.module,
             "op": op.name,
         }
         for op, ref in chosen
     ]
-    scores = ends[0].scores(replay[logits])
+    scores = ends[0].scores(replayed[logits])
     if places:
         scores = (
             scores.reshape(rows, places, -1)

@@ -15,6 +15,7 @@ from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.graph.sections import Section, all_calls, as_function, first_calls
 from traindoctor.numerics.finite_difference import own_gradient_test
+from traindoctor.tape.faithful import require_faithful
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
@@ -83,7 +84,7 @@ def guilty_module(patient: Patient) -> Mapping[str, Any]:
 def faithful_tape(patient: Patient) -> StepTape:
     tape = patient.first_tape
     assert tape is not None
-    tape.require_faithful()
+    require_faithful(tape)
     return tape
 
 

@@ -20,6 +20,8 @@ from traindoctor.graph.ends import (
     movement,
 )
 from traindoctor.graph.squares import compared_numbers
+from traindoctor.tape.execute import replay
+from traindoctor.tape.faithful import require_faithful
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
@@ -118,10 +120,10 @@ def behind_a_prefix(tape: StepTape, ends: Ends) -> dict[str, Any]:
     try:
         row, begin, end = chosen_row(ends.index)
         middle = (begin + end) // 2
-        base = tape.replay(want=(ends.loss.logits,))[ends.loss.logits]
+        base = replay(tape, want=(ends.loss.logits,))[ends.loss.logits]
         token = changed(ends.index, ends, row, range(middle, middle + 1))
         moved = movement(tape, ends, base, token).reshape(B, P)[row]
-        tape.require_faithful()
+        require_faithful(tape)
     except ReplayError:
         return {}
     seen = (moved > ROUNDING * moved.max()).nonzero()

@@ -15,6 +15,7 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.experiment.at_rest import at_rest, no_gradient, trained
+from traindoctor.tape.execute import replay
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
@@ -65,5 +66,5 @@ def wake(tape: StepTape, names: list[str]) -> set[str]:
         return (torch.randn(value.shape, generator=generator) * TRIAL).to(value)
 
     other = {name: small(tape.parameters[name].value) for name in names}
-    gradients = tape.replay(parameters=other, gradients=True).gradients()
+    gradients = replay(tape, parameters=other, gradients=True).gradients()
     return {name for name in names if not no_gradient(gradients.get(name))}

@@ -15,6 +15,7 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.experiment.snapshot import Source, StepLog
 from traindoctor.experiment.stretch import Sizes, Stretch, is_table, same_functions
+from traindoctor.tape.execute import replay
 from traindoctor.tape.ops import PARAMETER, Op, Ref, is_float, refs_in
 from traindoctor.tape.tape import StepTape
 
@@ -263,10 +264,10 @@ def _made_values(
     if not candidates:
         return {}
     pairs = [(tape, log), *((t, l) for t, l in others if len(t.geometry) == len(tape.geometry))]
-    replays = [(t.replay(want=candidates), l) for t, l in pairs[:2]]
+    replays = [(replay(t, want=candidates), l) for t, l in pairs[:2]]
     found: dict[Ref, Source] = {}
     for ref in candidates:
-        values = [(replay[ref].detach(), l) for replay, l in replays]
+        values = [(replayed[ref].detach(), l) for replayed, l in replays]
         source = next((s for s in seen if _seen_as(s, values, _equal)), None)
         if source is not None:
             found[ref] = source

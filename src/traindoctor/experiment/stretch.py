@@ -156,7 +156,7 @@ class Stretch:
             ]
             tables = {ref: self._cut(*kept, sizes) for ref, kept in self._tables.items()}
             constants = self.base.constants | tables
-            self._made[key] = replace(self.base, ops=ops, constants=constants, memo={})
+            self._made[key] = replace(self.base, ops=ops, constants=constants)
         return self._made[key]
 
     @staticmethod

@@ -26,8 +26,10 @@ from traindoctor.experiment.outside import Outside
 from traindoctor.experiment.rules import Rule
 from traindoctor.experiment.snapshot import HELD_OUT, Snapshot, StepLog
 from traindoctor.experiment.stepper import Stepper
+from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import value_of
 from traindoctor.graph.sites import LossSite
+from traindoctor.tape.execute import replay
 from traindoctor.tape.ops import Ref
 from traindoctor.tape.tape import StepTape
 from traindoctor.tape.unit_clipping import clip_units
@@ -244,7 +246,7 @@ class Plan:
 
     def update_kl(self) -> float | None:
         """KL(before || after) of the run's own first update, nats per position; None without class logits."""
-        sites = [s for s in self.tape.loss_sites if s.in_root and s.num_classes > 1]
+        sites = [s for s in loss_sites(self.tape) if s.in_root and s.num_classes > 1]
         sites = [s for s in sites if s.kind in ("cross_entropy", "nll_loss")]
         if not sites:
             return None
@@ -270,7 +272,8 @@ class Plan:
     def _gradients(
         self, parameters: Mapping[str, Tensor], log: StepLog
     ) -> tuple[float, dict[str, Tensor | None]]:
-        replay = self.data.tape_for(log).replay(
+        replayed = replay(
+            self.data.tape_for(log),
             parameters=self._on_tape(parameters),
             batch=self.data.batch(log),
             substitute=self.data.substitute(log),
@@ -278,8 +281,8 @@ class Plan:
             gradients=True,
         )
         scale = self._scale
-        loss = float(replay.loss.detach()) / scale / self.unit
-        gradients = replay.gradients()
+        loss = float(replayed.loss.detach()) / scale / self.unit
+        gradients = replayed.gradients()
         if scale != 1.0:
             gradients = {n: None if g is None else g / scale for n, g in gradients.items()}
         return loss, gradients
@@ -287,24 +290,26 @@ class Plan:
     def _judge(self, parameters: Mapping[str, Tensor]) -> float:
         total = 0.0
         for log in self.held_out:
-            replay = self.data.tape_for(log).replay(
+            replayed = replay(
+                self.data.tape_for(log),
                 parameters=self._on_tape(parameters),
                 batch=self.data.batch(log),
                 substitute=self.data.substitute(log),
                 random=log.random or None,
             )
-            total += float(replay.loss.detach()) / self._scale / self.unit
+            total += float(replayed.loss.detach()) / self._scale / self.unit
         return total / len(self.held_out)
 
     def _logits(self, parameters: Mapping[str, Tensor], log: StepLog, ref: Ref) -> Tensor:
-        replay = self.data.tape_for(log).replay(
+        replayed = replay(
+            self.data.tape_for(log),
             parameters=self._on_tape(parameters),
             batch=self.data.batch(log),
             substitute=self.data.substitute(log),
             random=log.random or None,
             want=(ref,),
         )
-        return replay[ref]
+        return replayed[ref]
 
     @property
     def _scale(self) -> float:
@@ -411,7 +416,7 @@ def summed_targets(tape: StepTape) -> float:
 
     The sum may be divided after all: libraries divide by the number of targets of the whole step.
     """
-    sites = [s for s in tape.loss_sites if s.in_root and s.num_classes > 1]
+    sites = [s for s in loss_sites(tape) if s.in_root and s.num_classes > 1]
     summed = [s for s in sites if s.reduction == "sum"]
     if not summed or summed != sites:
         return 1.0

@@ -25,11 +25,15 @@ from traindoctor.graph.alignment import (
     looks_like_positions,
     ragged,
 )
+from traindoctor.graph.input_sites import input_sites
+from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.picked import unpicked
 from traindoctor.graph.structure import Structure
+from traindoctor.tape.execute import replay
 
 if TYPE_CHECKING:
     from traindoctor.graph.sites import InputSite, LossSite
+    from traindoctor.tape.ops import Op
     from traindoctor.tape.tape import StepTape
 
 
@@ -149,8 +153,8 @@ def find_ends(tape: StepTape, structure: Structure | None = None) -> list[Ends]:
     """Each loss with each look-up of data that it depends on; the first micro-batch's only."""
     structure = structure or Structure(tape)
     found = []
-    for loss in tape.loss_sites:
-        for site in tape.input_sites:
+    for loss in loss_sites(tape):
+        for site in input_sites(tape):
             index = site.index
             if site.kind != "data" or index is None or index.ndim == 0:
                 continue
@@ -205,14 +209,14 @@ def changed(index: Tensor, ends: Ends, row: int, places: Sequence[int]) -> Tenso
     return new
 
 
-def twins(tape: StepTape, site: InputSite, index: Tensor) -> dict[InputSite, Tensor]:
+def twins(tape: StepTape, site: InputSite, index: Tensor) -> dict[Op, Tensor]:
     """All look-ups of the same tokens change together (two tables indexed by one text)."""
     old = site.index
     assert old is not None
     index = index.to(old.device)
     return {
-        other: index
-        for other in tape.input_sites
+        other.op: index
+        for other in input_sites(tape)
         if other.index is not None
         and other.index.shape == old.shape
         and other.op.segment == site.op.segment
@@ -222,6 +226,6 @@ def twins(tape: StepTape, site: InputSite, index: Tensor) -> dict[InputSite, Ten
 
 def movement(tape: StepTape, ends: Ends, base: Tensor, index: Tensor) -> Tensor:
     """(N,) largest change of any score of the row."""
-    other = tape.replay(indices=twins(tape, ends.tokens, index), want=(ends.loss.logits,))
+    other = replay(tape, indices=twins(tape, ends.tokens, index), want=(ends.loss.logits,))
     moved = ends.scores(other[ends.loss.logits]).float() - ends.scores(base).float()
     return moved.abs().amax(dim=1).cpu()

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from traindoctor.tape.tape import StepTape
 
 
+def input_sites(tape: StepTape) -> list[InputSite]:
+    """Look-ups in the order of their ops; where no data is looked up, also the first numbers that meet a parameter."""
+    if input_sites not in tape.memo:
+        tape.memo[input_sites] = find_input_sites(tape)
+    return tape.memo[input_sites]  # type: ignore[no-any-return]
+
+
 def find_input_sites(tape: StepTape) -> list[InputSite]:
     sites = []
     for op in tape.ops:
@@ -79,7 +86,7 @@ def _continuous_site(tape: StepTape) -> Iterator[InputSite]:
 
 def asks_for_tokens(tape: StepTape) -> bool:
     """Whether whole numbers of the batch meet anything but the tables that they are looked up in."""
-    looked_up = {id(site.op) for site in tape.input_sites}
+    looked_up = {id(site.op) for site in input_sites(tape)}
     for op in tape.ops:
         if id(op) in looked_up:
             continue

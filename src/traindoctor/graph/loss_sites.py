@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,6 +29,28 @@ TORCH_LOSSES: dict[str, tuple[int, int | None]] = {
     "kl_div": (4, None),
 }
 CLASSIFYING = frozenset({"cross_entropy", "nll_loss"})
+
+
+def loss_sites(tape: StepTape) -> list[LossSite]:
+    """In the order of their ops. The tape is told which predictions are wanted before they are written over."""
+    if loss_sites not in tape.memo:
+        sites = find_loss_sites(tape)
+        tape.overwritten = overwritten_predictions(tape, sites)
+        tape.memo[loss_sites] = sites
+    return tape.memo[loss_sites]  # type: ignore[no-any-return]
+
+
+def overwritten_predictions(tape: StepTape, sites: Sequence[LossSite]) -> dict[int, Ref]:
+    """By the number of the loss's op. A loss written for speed makes its gradient in the memory of the logits."""
+    last: dict[int, int] = {}
+    for op in tape.ops:
+        for ref in op.writes:
+            last[tape.geometry[ref.index].storage] = op.number
+    return {
+        site.op.number: site.logits
+        for site in sites
+        if last.get(tape.geometry[site.logits.index].storage, -1) > site.op.number
+    }
 
 
 def find_loss_sites(tape: StepTape) -> list[LossSite]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
+from traindoctor.tape.execute import evaluate
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref, refs_in
 
 if TYPE_CHECKING:
@@ -61,6 +62,6 @@ def value_of(tape: StepTape, ref: Ref) -> Tensor | None:
     if constant is not None:
         return constant
     try:
-        return tape.evaluate(ref)
+        return evaluate(tape, ref)
     except ReplayError:
         return None

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from traindoctor.tape.execute import replay
+
 if TYPE_CHECKING:
     from traindoctor.tape.ops import Op
     from traindoctor.tape.tape import StepTape
@@ -34,4 +36,4 @@ def late_writes(tape: StepTape) -> list[Op]:
 
 def gradients_after(tape: StepTape, write: Op) -> Mapping[str, Tensor | None]:
     """The gradients of the step when this write is made as well."""
-    return tape.replay(gradients=True, want=tuple(write.writes)).gradients()
+    return replay(tape, gradients=True, want=tuple(write.writes)).gradients()

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from traindoctor.graph.input_sites import input_sites
 from traindoctor.graph.origins import argument
+from traindoctor.tape.execute import replay
 
 if TYPE_CHECKING:
     from traindoctor.graph.ends import Ends
@@ -24,7 +26,7 @@ def known_as_padding(tape: StepTape, ends: Ends, token: int) -> bool:
         return True
     return any(
         masked_at_ends(tape, site, token)
-        for site in tape.input_sites
+        for site in input_sites(tape)
         if site.kind == "data"
         and site.index is not None
         and site.index.ndim == 2
@@ -46,10 +48,10 @@ def masked_at_ends(tape: StepTape, site: InputSite, token: int) -> bool:
     others = index[~pads]
     if others.unique().numel() < 2:
         return False
-    loss = float(tape.replay().loss)
+    loss = float(replay(tape).loss)
 
     def moved(places: Tensor) -> float:
         new = torch.where(places, others.roll(1)[0], index)
-        return abs(float(tape.replay(indices={site: new}).loss) - loss) / max(abs(loss), 1e-30)
+        return abs(float(replay(tape, indices={site.op: new}).loss) - loss) / max(abs(loss), 1e-30)
 
     return moved(pads) <= UNMOVED < moved(~pads)

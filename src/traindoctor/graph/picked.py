@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from traindoctor.errors import ReplayError
+from traindoctor.tape.execute import replay
 from traindoctor.tape.ops import Op
 
 if TYPE_CHECKING:
@@ -58,12 +59,12 @@ def _rows(tape: StepTape, op: Op, N: int, places: int) -> torch.Tensor | None:
     numbers = torch.arange(places, dtype=torch.float64).reshape(*size[:-1], 1).expand(size)
     try:
         # On the device and in the dtype that a float64 replay has at this place.
-        like = tape.replay(dtype=torch.float64, want=[source])[source]
+        like = replay(tape, dtype=torch.float64, want=[source])[source]
         numbers = numbers.to(like).contiguous()
-        replay = tape.replay(dtype=torch.float64, substitute={source: numbers}, want=[out])
+        replayed = replay(tape, dtype=torch.float64, substitute={source: numbers}, want=[out])
     except ReplayError:
         return None
-    picked = replay[out].detach().reshape(N, -1)[:, 0].round().long().cpu()
+    picked = replayed[out].detach().reshape(N, -1)[:, 0].round().long().cpu()
     known = bool((picked >= 0).all() and (picked < places).all())
     return picked if known and len(picked.unique()) == N else None
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.graph.structure import meant_to_move
-from traindoctor.tape.execute import part
+from traindoctor.tape.execute import part, replay
 from traindoctor.tape.ops import PARAMETER, Op, Ref, is_foreign, refs_in
 from traindoctor.tape.runner import CUTS
 
@@ -169,7 +169,7 @@ def as_function(tape: StepTape, section: Section) -> tuple[Callable[..., Tensor]
     """
     if any(map(hides_a_path, section.ops)):
         raise ReplayError("it detaches values inside")
-    given = tape.replay(want=section.entries) if section.entries else None
+    given = replay(tape, want=section.entries) if section.entries else None
     live = [ref for ref in section.entries if given and given[ref].is_floating_point()]
     fixed = {ref: given[ref] for ref in section.entries if given and ref not in live}
     values = [given[ref].double() for ref in live] if given else []

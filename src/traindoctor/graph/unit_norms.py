@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from traindoctor.graph.input_sites import input_sites
 from traindoctor.graph.origins import argument, depends_on
 from traindoctor.graph.structure import SCALINGS, VIEWS, Structure
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
@@ -89,7 +90,7 @@ def stretched_by_features(structure: Structure, op: Op, source: Ref, axis: int) 
 
 def moved_place(tape: StepTape) -> tuple[Ref, torch.Tensor, int, int] | None:
     """A batch of numbers (B, T, D) and the same with one place of one row changed: (where, changed, row, rows)."""
-    site = next((s for s in tape.input_sites if s.kind == "continuous"), None)
+    site = next((s for s in input_sites(tape) if s.kind == "continuous"), None)
     if site is None or site.ref not in tape.data_set:
         return None
     value = tape.constants[site.ref]

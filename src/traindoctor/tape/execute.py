@@ -1,11 +1,11 @@
-"""Runs a tape again."""
+"""Runs a tape again: other weights, other dtype, other tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +16,7 @@ from traindoctor.ground.no_communication import no_communication
 from traindoctor.ground.quiet import quiet
 from traindoctor.tape.ops import FunctionCall, Op, Ref, refs_in
 from traindoctor.tape.runner import TapeRunner
-
-if TYPE_CHECKING:
-    from traindoctor.graph.sites import InputSite
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 
 @dataclass
@@ -73,34 +70,42 @@ def gradients_of(
     return total
 
 
-def run(
+def replay(
     tape: StepTape,
     *,
-    dtype: torch.dtype | None,
-    parameters: Mapping[str, Tensor],
-    substitute: Mapping[Ref, Tensor],
-    indices: Mapping[InputSite, Tensor],
-    batch: Sequence[Tensor] | Mapping[Ref, Tensor] | None,
-    random: Mapping[str, Tensor] | None,
-    look_through: bool | Collection[Op],
-    opaque_functions: bool,
-    gradients: bool,
-    want: Sequence[Ref],
+    dtype: torch.dtype | None = None,
+    parameters: Mapping[str, Tensor] | None = None,
+    substitute: Mapping[Ref, Tensor] | None = None,
+    indices: Mapping[Op, Tensor] | None = None,
+    batch: Sequence[Tensor] | Mapping[Ref, Tensor] | None = None,
+    random: Mapping[str, Tensor] | None = None,
+    look_through: bool | Collection[Op] = False,
+    opaque_functions: bool = False,
+    gradients: bool = False,
+    want: Sequence[Ref] = (),
 ) -> Replay:
+    """Runs the step again; see docs/architecture.md. Raises ReplayError where it cannot."""
     roots = [root.ref for root in tape.roots]
     if not roots or any(ref is None for ref in roots):
         raise ReplayError("backward was called on something made outside of the watched step")
     ops = tape.needed([*(ref for ref in roots if ref is not None), *want])
-    unknown = set(parameters) - set(tape.parameters)
+    unknown = set(parameters or {}) - set(tape.parameters)
     if unknown:
         raise ReplayError(f"not part of the replay: {', '.join(sorted(unknown)[:3])}")
-    runner = TapeRunner(tape, dtype, look_through, opaque_functions, gradients, dict(substitute))
-    runner.indices = {site.op: index for site, index in indices.items()}
+    runner = TapeRunner(
+        tape,
+        dtype=dtype,
+        look_through=look_through,
+        opaque=opaque_functions,
+        gradients=gradients,
+        substitute=substitute,
+    )
+    runner.indices = indices or {}
     if batch is not None:
         runner.put_batch(batch)
-    runner.put_leaves(parameters)
+    runner.put_leaves(parameters or {})
     runner.own_random = random is None
-    runner.early = early(tape)
+    runner.early = tape.overwritten
     runner.overwritten_roots = overwritten_roots(tape)
     with quiet(), restored(), memory_kept(ops) if gradients else nullcontext():
         for device, state in (random or {}).items():
@@ -128,16 +133,11 @@ def memory_kept(ops: Sequence[Op]) -> Iterator[None]:
 
 def evaluate(tape: StepTape, ref: Ref) -> Tensor:
     """One value of the step as it was, without going on to the roots."""
-    runner = TapeRunner(tape, None, False, False, False, {})
+    runner = TapeRunner(tape)
     runner.put_leaves({})
-    runner.early = early(tape)
+    runner.early = tape.overwritten
     with quiet(), restored():
         return runner.run(tape.needed([ref]), {ref})[ref]
-
-
-def early(tape: StepTape) -> Mapping[int, Ref]:
-    """Who wants predictions has asked where they are; while that is being found out, nobody does."""
-    return tape.overwritten if "loss_sites" in vars(tape) else {}
 
 
 def overwritten_roots(tape: StepTape) -> dict[int, Ref]:
@@ -163,7 +163,7 @@ def visit(
     dtype: torch.dtype | None = None,
 ) -> None:
     """Runs every op of the step, also those off the way to the loss, until `look(op, inputs, outputs)` is True."""
-    runner = TapeRunner(tape, dtype, False, False, False, dict(substitute or {}))
+    runner = TapeRunner(tape, dtype=dtype, substitute=substitute)
     if batch is not None:
         runner.put_batch(batch)
     runner.put_leaves(parameters or {})
@@ -176,7 +176,7 @@ def values_before(tape: StepTape, call: FunctionCall) -> dict[Ref, Tensor]:
     """The tensors that a Function was called with, as they were then."""
     refs = set(refs_in((call.args, call.kwargs)))
     first = min(op.number for op in tape.ops if op.users_function is call)
-    runner = TapeRunner(tape, None, False, False, False, {})
+    runner = TapeRunner(tape)
     runner.put_leaves({})
     with quiet(), restored():
         return runner.run([op for op in tape.needed(refs) if op.number < first], refs)
@@ -185,7 +185,7 @@ def values_before(tape: StepTape, call: FunctionCall) -> dict[Ref, Tensor]:
 def arguments(tape: StepTape, op: Op) -> dict[Ref, Tensor]:
     """The tensors that an op was called with, as they were then."""
     refs = set(op.inputs)
-    runner = TapeRunner(tape, None, False, False, False, {})
+    runner = TapeRunner(tape)
     runner.put_leaves({})
     with quiet(), restored():
         return runner.run([o for o in tape.needed(refs) if o.number < op.number], refs)
@@ -201,8 +201,7 @@ def part(
     dtype: torch.dtype,
 ) -> dict[Ref, Tensor]:
     """Some ops of the step by themselves, as the script runs them: each user Function is called as one op."""
-    differentiate = torch.is_grad_enabled()
-    runner = TapeRunner(tape, dtype, False, True, differentiate, {})
+    runner = TapeRunner(tape, dtype=dtype, opaque=True, gradients=torch.is_grad_enabled())
     runner.env.update((ref, value.clone()) for ref, value in inputs.items())
     runner.env.update((tape.parameters[name].ref, value) for name, value in parameters.items())
     with quiet(), restored():
@@ -217,7 +216,7 @@ def look_inside(
     dtype: torch.dtype | None = None,
 ) -> dict[Ref, Tensor]:
     """The forward of one Function, run op by op with autograd on: outputs by Ref."""
-    runner = TapeRunner(tape, dtype, True, False, True, {})
+    runner = TapeRunner(tape, dtype=dtype, look_through=True, gradients=True)
     runner.put_leaves({})
     runner.env.update(values)
     ops = [op for op in tape.ops if op.users_function is call]

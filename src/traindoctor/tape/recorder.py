@@ -41,6 +41,7 @@ from traindoctor.ground.unseen import handed_on
 from traindoctor.tape.collective_writer import CollectiveWriter
 from traindoctor.tape.conventions import IGNORED, written_to
 from traindoctor.tape.draft import MAX_BYTES, Draft
+from traindoctor.tape.execute import replay
 from traindoctor.tape.op_writer import OpWriter
 from traindoctor.tape.ops import PARAMETER, Read, Root, op_name
 from traindoctor.tape.running_functions import RunningFunctions
@@ -347,7 +348,7 @@ class StepRecorder:
             compiled=draft.compiled,
         )
         if draft.own_random:
-            for root, value in zip(draft.roots, tape.replay().roots):
+            for root, value in zip(draft.roots, replay(tape).roots):
                 root.value = float(value)
         roots = [root.ref for root in draft.roots if root.ref is not None]
         used = {ref for op in tape.needed(roots) for ref in op.inputs}

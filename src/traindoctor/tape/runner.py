@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +18,7 @@ from traindoctor.ground.no_communication import no_communication
 from traindoctor.ground.torch_private import uses_cuda
 from traindoctor.tape.dtypes import CASTS, cast, target
 from traindoctor.tape.ops import FunctionCall, Op, Ref, is_float, refs_in
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # They cut the graph; `look_through` makes copies of them that do not.
 CUTS = frozenset({"detach", "detach_", "data"})
@@ -32,19 +30,21 @@ class TapeRunner:
     def __init__(
         self,
         tape: StepTape,
-        dtype: torch.dtype | None,
-        look_through: bool | Collection[Op],
-        opaque: bool,
-        gradients: bool,
-        substitute: dict[Ref, Tensor],
+        *,
+        dtype: torch.dtype | None = None,
+        look_through: bool | Collection[Op] = False,
+        opaque: bool = False,
+        gradients: bool = False,
+        substitute: Mapping[Ref, Tensor] | None = None,
     ) -> None:
         self.tape = tape
         self.dtype = dtype
         self.look_through = look_through
         self.opaque = opaque
         self.gradients = gradients
-        self.substitute = substitute
-        self.indices: dict[Op, Tensor] = {}
+        self.substitute = substitute or {}
+        self.indices: Mapping[Op, Tensor] = {}
+        """Other tokens at the calls that look them up."""
         self.changed = bool(substitute) or dtype is not None or bool(look_through)
         """Some value may be another one than in the script's step."""
         self.look: Callable[[Op, Any, Sequence[Tensor]], bool] | None = None

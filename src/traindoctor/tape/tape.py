@@ -1,28 +1,16 @@
-"""One training step, written down, that can be run again: other weights, other dtype, other tokens."""
+"""One training step, written down: plain data, and what follows from it alone."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from traindoctor.errors import ReplayError
 from traindoctor.tape.ops import Escape, FunctionCall, Geometry, Leaf, Op, Read, Ref, Root, refs_in
-
-if TYPE_CHECKING:
-    from traindoctor.graph.sites import InputSite, LossSite
-    from traindoctor.tape.execute import Replay
-    from traindoctor.tape.unit_clipping import Units
-
-
-# An unchanged replay must give the step's own loss, up to kernels that sum in any order; a batch that is drawn anew or a
-# part that is missing moves it by more.
-FAITHFUL = 1e-4
+from traindoctor.tape.unit_clipping import Units
 
 
 @dataclass(eq=False)
@@ -59,20 +47,13 @@ class StepTape:
     compiled: float | None = None
     """Compiled code ran in the step, and the tape has it uncompiled: the largest relative difference of results."""
 
-    memo: dict[Any, Any] = field(default_factory=dict)
-    """What several exams ask of the tape and one of them has worked out."""
+    overwritten: dict[int, Ref] = field(default_factory=dict, init=False)
+    """Number of an op -> the predictions that it compares with targets and that are written over later.
 
-    @cached_property
-    def loss_sites(self) -> list[LossSite]:
-        from traindoctor.graph.loss_sites import find_loss_sites
-
-        return find_loss_sites(self)
-
-    @cached_property
-    def input_sites(self) -> list[InputSite]:
-        from traindoctor.graph.input_sites import find_input_sites
-
-        return find_input_sites(self)
+    Filled by whoever finds the losses (graph/loss_sites.py): nobody asks for predictions before.
+    """
+    memo: dict[Any, Any] = field(default_factory=dict, init=False)
+    """What several exams ask of the tape and one of them has worked out; no part of a copy with other ops."""
 
     @cached_property
     def producer(self) -> dict[Ref, Op]:
@@ -101,22 +82,6 @@ class StepTape:
         return found
 
     @cached_property
-    def overwritten(self) -> dict[int, Ref]:
-        """Number of an op -> the predictions that it compares with targets and that are written over later.
-
-        A loss written for speed makes its gradient in the memory of the logits.
-        """
-        last: dict[int, int] = {}
-        for op in self.ops:
-            for ref in op.writes:
-                last[self.geometry[ref.index].storage] = op.number
-        found = {}
-        for site in self.loss_sites:
-            if last.get(self.geometry[site.logits.index].storage, -1) > site.op.number:
-                found[site.op.number] = site.logits
-        return found
-
-    @cached_property
     def functions(self) -> list[FunctionCall]:
         """Calls of the user's own autograd.Functions, in order."""
         calls = [op.users_function for op in self.ops]
@@ -141,17 +106,6 @@ class StepTape:
         reached = {*given, *(ref for op in self.needed(given) for ref in op.inputs)}
         return frozenset(name for name, leaf in self.parameters.items() if leaf.ref in reached)
 
-    @cached_property
-    def faithful(self) -> float:
-        """Relative difference between the loss of an unchanged replay and the script's own."""
-        replayed = sum(float(root) for root in self.replay().roots)
-        return relative(replayed, sum(root.value for root in self.roots))
-
-    def require_faithful(self) -> None:
-        """Raises ReplayError where the replay is not the step: then changes of it say nothing about the run."""
-        if not self.faithful <= FAITHFUL:
-            raise ReplayError(f"the unchanged replay differs from the step by {self.faithful:.1e}")
-
     @property
     def loss(self) -> float:
         """What the script called backward on, a scaler's factor divided out."""
@@ -169,12 +123,6 @@ class StepTape:
     def data_set(self) -> frozenset[Ref]:
         return frozenset(self.data)
 
-    def evaluate(self, ref: Ref) -> Tensor:
-        """One value of the step, by running what it depends on."""
-        from traindoctor.tape.execute import evaluate
-
-        return evaluate(self, ref)
-
     def needed(self, wanted: Iterable[Ref]) -> list[Op]:
         """The ops that the wanted values depend on, in order; writes into shared memory included."""
         storages = {self.geometry[ref.index].storage for ref in wanted}
@@ -190,42 +138,3 @@ class StepTape:
 
     def _argument_storages(self, call: FunctionCall) -> set[int]:
         return {self.geometry[r.index].storage for r in refs_in((call.args, call.kwargs))}
-
-    def replay(
-        self,
-        *,
-        dtype: torch.dtype | None = None,
-        parameters: Mapping[str, Tensor] | None = None,
-        substitute: Mapping[Ref, Tensor] | None = None,
-        indices: Mapping[InputSite, Tensor] | None = None,
-        batch: Sequence[Tensor] | Mapping[Ref, Tensor] | None = None,
-        random: Mapping[str, Tensor] | None = None,
-        look_through: bool | Collection[Op] = False,
-        opaque_functions: bool = False,
-        gradients: bool = False,
-        want: Sequence[Ref] = (),
-    ) -> Replay:
-        """Runs the step again; see docs/architecture.md. Raises ReplayError where it cannot."""
-        from traindoctor.tape.execute import run
-
-        return run(
-            self,
-            dtype=dtype,
-            parameters=parameters or {},
-            substitute=substitute or {},
-            indices=indices or {},
-            batch=batch,
-            random=random,
-            look_through=look_through,
-            opaque_functions=opaque_functions,
-            gradients=gradients,
-            want=want,
-        )
-
-
-def relative(value: float, reference: float) -> float:
-    """|value - reference| / |reference|; two equal infinities or NaNs agree."""
-    if value == reference or (math.isnan(value) and math.isnan(reference)):
-        return 0.0
-    difference = abs(value - reference)
-    return difference / abs(reference) if reference else math.inf
