@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,11 +21,12 @@ from traindoctor.ground.exchange import GROUPING, MEETING, RECEIVING, Request, b
 from traindoctor.ground.names import is_trainable_leaf
 from traindoctor.ground.quiet import quiet
 from traindoctor.ground.torch_private import DisableTorchFunction
+from traindoctor.tape.draft import Draft
+from traindoctor.tape.op_writer import OpWriter
 from traindoctor.tape.ops import FunctionCall, Op, Ref
 from traindoctor.tape.own_share import own_share, reduction
-
-if TYPE_CHECKING:
-    from traindoctor.tape.recorder import StepRecorder
+from traindoctor.tape.running_functions import RunningFunctions
+from traindoctor.tape.tensors import TensorTable
 
 FRAMES_OF_OURS = 3
 # What they bring comes from other ranks alone or with the script's own data: a batch, not a result of the step.
@@ -53,10 +54,29 @@ class Heard:
         return bool(self.depends_on) or self.function is not None
 
 
+class Recording(Protocol):
+    """What is asked of the recorder that listens."""
+
+    draft: Draft
+    tensors: TensorTable
+    functions: RunningFunctions
+    writer: OpWriter
+    seconds: float
+    done: bool
+
+    @property
+    def in_step(self) -> bool: ...
+
+    @property
+    def in_backward(self) -> bool: ...
+
+    def fail(self, error: Exception) -> None: ...
+
+
 class CollectiveWriter:
     """A Listener (ground/exchange.py) for one taped step."""
 
-    def __init__(self, recorder: StepRecorder) -> None:
+    def __init__(self, recorder: Recording) -> None:
         self.recorder = recorder
         self.draft = recorder.draft
         self.tensors = recorder.tensors
@@ -119,7 +139,7 @@ class CollectiveWriter:
         if threading.get_ident() != self.thread:
             return None
         place = frames.here(FRAMES_OF_OURS)
-        function = self.functions.innermost(place, self.tensors)
+        function = self.functions.innermost(place, self.tensors.ref)
         heard = Heard(request, place, function)
         for tensor in request.given:
             heard.depends_on |= self.tensors.storage(tensor).depends_on

@@ -68,7 +68,7 @@ class OpWriter:
         if not depends_on:
             return call
         call.place = call.place or frames.here(FRAMES_OF_OURS)
-        call.function = function = self.functions.innermost(call.place, self.tensors)
+        call.function = function = self.functions.innermost(call.place, self.tensors.ref)
         if name in ESCAPES:
             return call
         call.versions = [version(tensor) for tensor in arguments]

@@ -70,7 +70,7 @@ class StepRecorder:
 
     def __init__(self, step: int, names: Names, *, max_bytes: int = MAX_BYTES) -> None:
         self.draft = Draft(step, names, max_bytes)
-        self.functions = RunningFunctions()
+        self.functions = RunningFunctions(names)
         self.tensors = TensorTable(self.draft, self.functions)
         self.gradients = StepGradients(self.draft, self.tensors)
         self.writer = OpWriter(self.draft, self.tensors, self.functions)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from traindoctor.ground import frames
+from traindoctor.ground.names import Names
 from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.tape.ops import FunctionCall, Ref
 
-if TYPE_CHECKING:
-    from traindoctor.tape.tensors import TensorTable
+# The Ref of a tensor that the given call uses.
+ToRef = Callable[[Tensor, FunctionCall | None], Ref]
 
 
 class RunningFunctions:
     """Function.apply is not seen by a TorchFunctionMode: calls are known by their frames on the stack."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names) -> None:
+        self._names = names
         self._running: list[tuple[FrameType, FunctionCall]] = []
         self._num_calls = 0
         self._last: dict[Any, FunctionCall] = {}
@@ -30,7 +33,7 @@ class RunningFunctions:
         """Frames hold all that their functions hold."""
         self._running.clear()
 
-    def innermost(self, place: frames.Place, tensors: TensorTable) -> FunctionCall | None:
+    def innermost(self, place: frames.Place, to_ref: ToRef) -> FunctionCall | None:
         """The innermost call that runs at this place, outer ones as its parents."""
         running = place.functions or ()
         alive = set(map(id, running))
@@ -41,31 +44,27 @@ class RunningFunctions:
         for frame in reversed(running):
             call = known.get(id(frame))
             if call is None:
-                call = self._new_call(frame, place, parent, tensors)
+                call = self._new_call(frame, place, parent, to_ref)
             parent = call
         return parent
 
     def _new_call(
-        self,
-        frame: FrameType,
-        place: frames.Place,
-        parent: FunctionCall | None,
-        tensors: TensorTable,
+        self, frame: FrameType, place: frames.Place, parent: FunctionCall | None, to_ref: ToRef
     ) -> FunctionCall:
         cls, args, kwargs = frames.arguments(frame)
         for _ in tensors_in((args, kwargs)):  # any objects: raises where they have no end
             pass
         self._num_calls += 1
         call = FunctionCall(cls, self._num_calls, (), {}, place.line, parent=parent)
-        call.args = replace(args, Tensor, lambda t: tensors.ref(t, parent))
-        call.kwargs = replace(kwargs, Tensor, lambda t: tensors.ref(t, parent))
+        call.args = replace(args, Tensor, lambda t: to_ref(t, parent))
+        call.kwargs = replace(kwargs, Tensor, lambda t: to_ref(t, parent))
         caller = frame.f_back
         while caller is not None and frames.kind_of(caller.f_code.co_filename) == "torch":
             caller = caller.f_back
         if caller is not None:
             call.line = frames.name_line(caller)
         if place.module is not None:
-            call.module = tensors.draft.names.of_module(place.module)
+            call.module = self._names.of_module(place.module)
         self._running.append((frame, call))
         self._last[cls] = call
         return call
