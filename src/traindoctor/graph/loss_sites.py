@@ -35,7 +35,7 @@ def loss_sites(tape: StepTape) -> list[LossSite]:
     """In the order of their ops. The tape is told which predictions are wanted before they are written over."""
     if loss_sites not in tape.memo:
         sites = find_loss_sites(tape)
-        tape.overwritten = overwritten_predictions(tape, sites)
+        tape.overwritten_predictions = overwritten_predictions(tape, sites)
         tape.memo[loss_sites] = sites
     return tape.memo[loss_sites]  # type: ignore[no-any-return]
 

@@ -105,7 +105,7 @@ def replay(
         runner.put_batch(batch)
     runner.put_leaves(parameters or {})
     runner.own_random = random is None
-    runner.early = tape.overwritten
+    runner.early = tape.overwritten_predictions
     runner.overwritten_roots = overwritten_roots(tape)
     with quiet(), restored(), memory_kept(ops) if gradients else nullcontext():
         for device, state in (random or {}).items():
@@ -135,7 +135,7 @@ def evaluate(tape: StepTape, ref: Ref) -> Tensor:
     """One value of the step as it was, without going on to the roots."""
     runner = TapeRunner(tape)
     runner.put_leaves({})
-    runner.early = tape.overwritten
+    runner.early = tape.overwritten_predictions
     with quiet(), restored():
         return runner.run(tape.needed([ref]), {ref})[ref]
 

@@ -47,7 +47,7 @@ class StepTape:
     compiled: float | None = None
     """Compiled code ran in the step, and the tape has it uncompiled: the largest relative difference of results."""
 
-    overwritten: dict[int, Ref] = field(default_factory=dict, init=False)
+    overwritten_predictions: dict[int, Ref] = field(default_factory=dict, init=False)
     """Number of an op -> the predictions that it compares with targets and that are written over later.
 
     Filled by whoever finds the losses (graph/loss_sites.py): nobody asks for predictions before.
