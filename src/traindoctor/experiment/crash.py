@@ -29,10 +29,10 @@ from traindoctor.events import (
     TokensEmbedded,
 )
 from traindoctor.experiment.snapshot import Source, StepLog, _plain
+from traindoctor.experiment.variables import data_variables
 from traindoctor.ground.memory import memory, nbytes
 from traindoctor.ground.names import Names, is_trainable_leaf, local
 from traindoctor.ground.nested import tensors_in
-from traindoctor.ground.variables import data_variables
 
 NUM_WATCHED = 3
 SEEN: dict[type, str] = {

@@ -33,11 +33,11 @@ from traindoctor.events import (
 from traindoctor.experiment.outside import OutsideChanges
 from traindoctor.experiment.rules import Rule, rule_of
 from traindoctor.experiment.settings import group_settings
+from traindoctor.experiment.variables import data_variables
 from traindoctor.ground.memory import memory, nbytes
 from traindoctor.ground.modes import random_states
 from traindoctor.ground.names import SHARDED, Names, local, sharded
 from traindoctor.ground.nested import tensors_in
-from traindoctor.ground.variables import data_variables
 
 # Steps replayed from step 0, and the later batches that judge them.
 FIRST_STEPS = 40

@@ -10,9 +10,9 @@ from collections import UserDict
 import torch
 from torch import Tensor
 
-from traindoctor.ground import variables
+from traindoctor.experiment import variables
+from traindoctor.experiment.variables import MAX_BYTES, data_variables
 from traindoctor.ground.nested import tensors_in
-from traindoctor.ground.variables import MAX_BYTES, data_variables
 
 
 def found() -> dict[tuple[int, int], Tensor]:
