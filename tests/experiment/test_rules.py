@@ -83,7 +83,10 @@ def trained(make, steps: int = 3, device: str = "cpu"):
 
 
 def errors(optimizer, ps) -> list[float]:
-    """Of the next step: real against predicted, over the predicted update plus the rounding of the weights."""
+    """Of the next step: real against predicted, over the predicted update plus the rounding of the weights.
+
+    They are rounded twice where they decay by themselves: after the decay and after the update.
+    """
     before = [p.detach().double() for p in ps]
     expected = [[p.clone() for p in before]]
     stepper = rule_of(optimizer).over(expected, dtype=torch.float64)
@@ -92,7 +95,7 @@ def errors(optimizer, ps) -> list[float]:
     return [
         float(
             (p.detach().double() - mine).norm()
-            / ((mine - old).norm() + 2**-24 / ERROR * old.norm())
+            / ((mine - old).norm() + 2 * 2**-24 / ERROR * old.norm())
         )
         for p, mine, old in zip(ps, expected[0], before)
     ]
