@@ -123,7 +123,7 @@ def imported_files(file: Path, modules: Collection[str]) -> set[str]:
 
 
 def circles(imports: Mapping[str, set[str]]) -> list[str]:
-    """What is left when files that import none of the rest, or that none of it imports, are taken away again and again."""
+    """What is left when files that import none of the rest, or that none imports, are taken away again and again."""
     left = dict(imports)
     while True:
         used = {name for names in left.values() for name in names}

@@ -1,1 +1,1 @@
-"""What the tape, the experiments and the probes stand on: names, frames of the script, the state of torch, and our bounds."""
+"""What the other packages that measure stand on: names, frames of the script, the state of torch, our bounds."""

@@ -1,4 +1,4 @@
-"""Nested tuples, lists, dicts and slices, as a call is given them: what lies in them, and the same with other leaves."""
+"""Nested tuples, lists, dicts and slices, as calls are given them: the leaves in them, and the same with others."""
 
 from __future__ import annotations
 
