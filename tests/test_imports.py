@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,6 @@ ALLOWED = {
     "background": set(),
     "record": {"errors", "plain_files", "private_files", "background"},
     "events": {"errors"},
-    "torch_private": {"errors"},
     "logs": {"record", "plain_files", "errors"},
     "checks": {"record", "errors"},
     "diagnosis": {"checks", "logs", "record", "errors"},
@@ -29,16 +29,32 @@ ALLOWED = {
     "numerics": {"errors"},
     "kernels": {"numerics", "errors"},
     "lm": {"kernels", "numerics", "plain_files", "private_files", "errors"},
-    "replay": {"events", "record", "torch_private", "errors"},
-    "probes": {"replay", "events", "record", "torch_private", "errors"},
-    "exams": {"probes", "replay", "events", "record", "numerics", "kernels", "errors"},
+    "ground": {"errors"},
+    "tape": {"ground", "events", "errors"},
+    "graph": {"tape", "ground", "errors"},
+    "experiment": {"graph", "tape", "ground", "events", "record", "errors"},
+    "probes": {"experiment", "graph", "tape", "ground", "events", "record", "errors"},
+    "exams": {
+        "probes",
+        "experiment",
+        "graph",
+        "tape",
+        "ground",
+        "events",
+        "record",
+        "numerics",
+        "kernels",
+        "errors",
+    },
     "capture": {
         "exams",
         "probes",
-        "replay",
+        "experiment",
+        "graph",
+        "tape",
+        "ground",
         "events",
         "record",
-        "torch_private",
         "private_files",
         "errors",
     },
@@ -83,6 +99,66 @@ def test_imports_run_in_one_direction(file: Path) -> None:
     assert part in ALLOWED, f"{part} is a new part: say in ALLOWED what it may import"
     extra = imported_parts(file) - ALLOWED[part] - {part}
     assert not extra, f"{file.relative_to(ROOT)} imports {sorted(extra)}"
+
+
+def module_of(file: Path) -> str:
+    parts = ("traindoctor", *file.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def imported_files(file: Path, modules: Collection[str]) -> set[str]:
+    """By whatever import: at the top, inside a function, for types alone."""
+    package = module_of(file) if file.name == "__init__.py" else module_of(file).rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            source = ".".join(filter(None, (above, node.module)))
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                found.add(inner if inner in modules else source)
+    return (found & set(modules)) - {module_of(file)}
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[str]:
+    """What is left when files that import none of the rest, or that none imports, are taken away again and again."""
+    left = dict(imports)
+    while True:
+        used = {name for names in left.values() for name in names}
+        free = [name for name in left if name not in used or not left[name] & left.keys()]
+        if not free:
+            return sorted(left)
+        for name in free:
+            del left[name]
+
+
+def test_circles_are_seen() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
+
+
+def test_imports_inside_functions_and_relative_ones_are_seen(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path)
+    package = tmp_path / "part"
+    package.mkdir()
+    file = package / "one.py"
+    file.write_text(
+        "from . import two\n"
+        "def late():\n    from .three import x\n    import traindoctor.part.four\n"
+        "if TYPE_CHECKING:\n    from traindoctor.part import five\n"
+        "from traindoctor.other import y\n"
+    )
+    names = ["part.two", "part.three", "part.four", "part.five", "other"]
+    modules = {f"traindoctor.{name}" for name in names}
+    assert imported_files(file, modules | {"traindoctor.part", "traindoctor.part.one"}) == modules
+
+
+def test_no_circle_of_files() -> None:
+    files = {module_of(file): file for file in SOURCE.rglob("*.py")}
+    assert len(files) > 300
+    assert circles({name: imported_files(file, files.keys()) for name, file in files.items()}) == []
 
 
 @pytest.mark.parametrize("folder", ["checks", "probes", "exams"])

@@ -95,7 +95,7 @@ def checkup(
             loss.backward()
             optimizer.step()
 
-    from traindoctor.replay.no_trace import random_state_restored
+    from traindoctor.ground.no_trace import random_state_restored
 
     skipped = frozenset() if several else OVER_BATCHES
     # Dropout draws random numbers on the way: the caller's training must not see that.

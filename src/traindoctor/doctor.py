@@ -17,8 +17,8 @@ from traindoctor.diagnosis.engine import URGENT, Wanted
 from traindoctor.diagnosis.verdict import OUTCOME_ONLY
 from traindoctor.exams import EXAMS
 from traindoctor.exams.agenda import Agenda
+from traindoctor.ground.watchdog import Overdue, limited
 from traindoctor.record import StoredRecord, open_record, record_path
-from traindoctor.replay.watchdog import Overdue, limited
 from traindoctor.report.json import as_dict
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from traindoctor.replay.snapshot import StepLog
+from traindoctor.experiment.snapshot import StepLog
 
 B, T, D, V = 8, 24, 16, 12
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from traindoctor.replay.patient import Patient
+from traindoctor.experiment.patient import Patient
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from traindoctor.events import BackwardBegin, BackwardEnd, ForwardBegin, StepEnd
-from traindoctor.replay.crash import CrashKeeper
-from traindoctor.replay.names import Names
-from traindoctor.replay.patient import Patient
-from traindoctor.replay.single import tape_step
-from traindoctor.replay.snapshot import StepLog
+from traindoctor.experiment.crash import CrashKeeper
+from traindoctor.experiment.patient import Patient
+from traindoctor.experiment.snapshot import StepLog
+from traindoctor.ground.names import Names
+from traindoctor.tape.single import tape_step
 
 CALM = torch.tensor([1.0, 2.0, 3.0, 4.0])
 

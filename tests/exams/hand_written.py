@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from patients import patient_of
 from torch import Tensor, library, nn
 
-from traindoctor.replay.patient import Patient
+from traindoctor.experiment.patient import Patient
 
 # Rows, classes and features of the loss; tokens and features of the model.
 N, C, D = 12, 6, 5

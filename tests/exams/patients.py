@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from traindoctor.events import BackwardBegin, BackwardEnd
-from traindoctor.replay.names import Names
-from traindoctor.replay.patient import Patient
-from traindoctor.replay.recorder import StepRecorder
-from traindoctor.replay.single import tape_step
+from traindoctor.experiment.patient import Patient
+from traindoctor.ground.names import Names
+from traindoctor.tape.recorder import StepRecorder
+from traindoctor.tape.single import tape_step
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Batches = Callable[[int], Any]

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from short_runs import run
 from traindoctor.exams.kept_tensors import alive
-from traindoctor.replay.ops import Read
-from traindoctor.replay.patient import Patient
-from traindoctor.replay.single import tape_step
+from traindoctor.experiment.patient import Patient
+from traindoctor.tape.ops import Read
+from traindoctor.tape.single import tape_step
 
 
 def transformer(

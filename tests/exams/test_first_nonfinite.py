@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from traindoctor.capture.watch import Watch
 from traindoctor.exams.first_nonfinite import first_nonfinite
-from traindoctor.replay.patient import Patient
+from traindoctor.experiment.patient import Patient
 
 
 def values(patient: Patient) -> dict[str, Any]:

@@ -29,10 +29,10 @@ from traindoctor.exams.precision_ladder import precision_ladder
 from traindoctor.exams.printed_loss import printed_loss, projection
 from traindoctor.exams.shift import shift
 from traindoctor.exams.tape_gradient import tape_gradient
+from traindoctor.experiment.patient import Patient
+from traindoctor.ground.names import Names
 from traindoctor.record import make_record
-from traindoctor.replay.names import Names
-from traindoctor.replay.patient import Patient
-from traindoctor.replay.single import tape_step
+from traindoctor.tape.single import tape_step
 
 
 class Reverse(torch.autograd.Function):

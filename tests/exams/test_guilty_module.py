@@ -12,8 +12,8 @@ from traindoctor.checks.gradient.backward_incorrect import backward_incorrect
 from traindoctor.checkup import checkup
 from traindoctor.exams import layers_alone as modules
 from traindoctor.exams import load
+from traindoctor.experiment.patient import Patient
 from traindoctor.record import ExamResult, make_record
-from traindoctor.replay.patient import Patient
 
 GUILTY = "1.1.mix.1"
 

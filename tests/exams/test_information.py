@@ -45,8 +45,8 @@ from traindoctor.exams.residual import residual
 from traindoctor.exams.sharing import sharing
 from traindoctor.exams.shift import shift
 from traindoctor.exams.softmax_axis import softmax_axis
+from traindoctor.experiment.patient import Patient
 from traindoctor.record import make_record
-from traindoctor.replay.patient import Patient
 
 Examine = Callable[..., Patient]
 

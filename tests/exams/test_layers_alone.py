@@ -19,10 +19,10 @@ from traindoctor.exams.functions_alone import functions_alone
 from traindoctor.exams.layers_alone import layers_alone
 from traindoctor.exams.overfit_batch import overfit_batch
 from traindoctor.exams.tape_gradient import tape_gradient
+from traindoctor.experiment.patient import Patient
+from traindoctor.ground.names import Names
 from traindoctor.record import make_record
-from traindoctor.replay.names import Names
-from traindoctor.replay.patient import Patient
-from traindoctor.replay.single import tape_step
+from traindoctor.tape.single import tape_step
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.5])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from traindoctor.capture.watch import Watch
 from traindoctor.exams import EXAMS, load
-from traindoctor.replay.patient import Patient
+from traindoctor.experiment.patient import Patient
 
 V, B, T, D = 16, 4, 24, 8
 # What each patient cannot be asked; together they answer to all but one, which needs a run that breaks.

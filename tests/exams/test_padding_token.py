@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from traindoctor.exams.padding import padding
-from traindoctor.replay.patient import Patient
+from traindoctor.experiment.patient import Patient
 
 ROWS, READ, ASKED, WIDTH, TOKENS, PAD = 8, 9, 12, 8, 20, 0
 

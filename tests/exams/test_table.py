@@ -40,8 +40,8 @@ from traindoctor.checks.optimizer.base import Experiment
 from traindoctor.checks.optimizer.lr_too_low import lr_too_low
 from traindoctor.checks.speed.python_loop_per_example import GAIN
 from traindoctor.exams import EXAMS, batched_forward, load
+from traindoctor.experiment.patient import Patient
 from traindoctor.record import ExamResult, make_record
-from traindoctor.replay.patient import Patient
 
 PLAIN = planted.scaled(1.0)
 Tells = Callable[[ExamResult, Patient], bool]

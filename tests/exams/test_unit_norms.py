@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from traindoctor.checks.base import Clear, Finding
 from traindoctor.checks.model.norm_wrong import norm_wrong
 from traindoctor.exams.normalisation import normalisation
+from traindoctor.experiment.patient import Patient
 from traindoctor.record import make_record
-from traindoctor.replay.patient import Patient
 
 Examine = Callable[..., Patient]
 B, T, WIDTH = 4, 6, 8

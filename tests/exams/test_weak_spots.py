@@ -14,9 +14,9 @@ from traindoctor.exams.gradient_flow import gradient_flow
 from traindoctor.exams.padding import padding
 from traindoctor.exams.positions import permutation, positions
 from traindoctor.exams.printed_loss import printed_loss
-from traindoctor.replay.names import Names
-from traindoctor.replay.patient import Patient
-from traindoctor.replay.single import tape_step
+from traindoctor.experiment.patient import Patient
+from traindoctor.ground.names import Names
+from traindoctor.tape.single import tape_step
 
 V, B, S, T, D = 20, 4, 9, 7, 8
 

@@ -18,8 +18,8 @@ from traindoctor.exams.generation import generation, goes_in_circles
 from traindoctor.exams.overfit_batch import overfit_batch
 from traindoctor.exams.reference_model import reference_model, without_rows_of
 from traindoctor.exams.reference_numbers import reference_numbers
-from traindoctor.replay.patient import Patient
-from traindoctor.replay.snapshot import StepLog
+from traindoctor.experiment.patient import Patient
+from traindoctor.experiment.snapshot import StepLog
 
 
 def test_one_batch_is_learned_by_heart(

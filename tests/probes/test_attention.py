@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from traindoctor.events import ForwardBegin, ForwardEnd
+from traindoctor.ground.names import Names
 from traindoctor.probes.attention import Attention, of_call, summary
 from traindoctor.record import RecordWriter, open_record
-from traindoctor.replay.names import Names
 
 
 class Layer(nn.Module):

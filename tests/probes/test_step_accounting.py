@@ -11,6 +11,7 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimize
 from odd_optimizers import Langevin, Lion, Lookahead
 from traindoctor.errors import ReplayError
 from traindoctor.events import StepBegin, StepEnd
+from traindoctor.ground.torch_code import OURS
 from traindoctor.probes.step_accounting import (
     BYTES_PER_ELEMENT,
     Account,
@@ -19,7 +20,6 @@ from traindoctor.probes.step_accounting import (
     half_spacing,
 )
 from traindoctor.record import RecordWriter, open_record
-from traindoctor.replay.torch_code import OURS
 
 
 def one_step(optimizer: torch.optim.Optimizer, parameters) -> tuple[Account, list[Account]]:
@@ -175,8 +175,8 @@ def test_a_scaler_that_unscales_inside_a_fused_step(tmp_path, finite: bool) -> N
 def test_copies_stay_within_the_memory_bound(monkeypatch) -> None:
     """A larger model is sampled by whole tensors; a rule that needs all of them is refused."""
     ps = [torch.nn.Parameter(torch.randn(1000)) for _ in range(10)]
-    monkeypatch.setattr("traindoctor.replay.memory.memory.limit", 5 * 1000 * BYTES_PER_ELEMENT)
-    monkeypatch.setattr("traindoctor.replay.memory.memory.holders", [])
+    monkeypatch.setattr("traindoctor.ground.memory.memory.limit", 5 * 1000 * BYTES_PER_ELEMENT)
+    monkeypatch.setattr("traindoctor.ground.memory.memory.holders", [])
     whole, each = one_step(torch.optim.Adam(ps, lr=1e-2), ps)
     assert 1 <= len(each) <= 5
     assert whole.error < 1e-4

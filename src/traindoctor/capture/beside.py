@@ -19,15 +19,15 @@ from torch import Tensor, nn
 
 from traindoctor.capture.hub import hub
 from traindoctor.errors import ReplayError
-from traindoctor.replay import side_effects
-from traindoctor.replay.hooks_aside import has_hooks
-from traindoctor.replay.memory import memory
-from traindoctor.replay.modes import random_states, set_random_state
-from traindoctor.replay.names import SHARDED, sharded
-from traindoctor.replay.no_communication import no_communication
-from traindoctor.replay.no_trace import attributes_restored, random_state_restored
-from traindoctor.replay.ops import tensors_in
-from traindoctor.replay.recorder import StepRecorder
+from traindoctor.ground import side_effects
+from traindoctor.ground.hooks_aside import has_hooks
+from traindoctor.ground.memory import memory
+from traindoctor.ground.modes import random_states, set_random_state
+from traindoctor.ground.names import SHARDED, sharded
+from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.no_communication import no_communication
+from traindoctor.ground.no_trace import attributes_restored, random_state_restored
+from traindoctor.tape.recorder import StepRecorder
 
 
 class Beside:

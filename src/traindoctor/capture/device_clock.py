@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from traindoctor.torch_private import uses_cuda
+from traindoctor.ground.torch_private import uses_cuda
 
 # Pairs of events that wait for the device; more than that are not worth their memory.
 MOST_WAITING = 256

@@ -9,9 +9,10 @@ import torch
 
 from traindoctor.capture.hub import hub
 from traindoctor.events import ForwardBegin
-from traindoctor.replay.names import unwrap
-from traindoctor.replay.ops import nbytes, replace, tensors_in
-from traindoctor.replay.patient import Patient
+from traindoctor.experiment.patient import Patient
+from traindoctor.ground.memory import nbytes
+from traindoctor.ground.names import unwrap
+from traindoctor.ground.nested import replace, tensors_in
 
 # A loop over examples, not a few calls of accumulation.
 MANY = 4

@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 
 from traindoctor.capture.hub import Patches
 from traindoctor.capture.step_hooks import step_hooks
-from traindoctor.torch_private import is_in_bad_fork
+from traindoctor.ground.torch_private import is_in_bad_fork
 
 _waiting: Patches | None = None
 

@@ -9,12 +9,12 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.events import Event
-from traindoctor.replay import quiet as switch
-from traindoctor.replay.quiet import quiet as silent
-from traindoctor.replay.unseen import unseen
+from traindoctor.ground import quiet as switch
+from traindoctor.ground.quiet import quiet as silent
+from traindoctor.ground.unseen import unseen
 
 if TYPE_CHECKING:
-    from traindoctor.replay.border import Border
+    from traindoctor.ground.border import Border
 
 __all__ = ["Hub", "Patches", "hub", "silent"]
 

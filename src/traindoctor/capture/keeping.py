@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from traindoctor.capture.budget import Governor
 from traindoctor.events import Event
+from traindoctor.experiment.batches import needs_variables
+from traindoctor.experiment.patient import Patient
+from traindoctor.experiment.snapshot import Keeper
 from traindoctor.record import RecordWriter
-from traindoctor.replay.batches import needs_variables
-from traindoctor.replay.patient import Patient
-from traindoctor.replay.snapshot import Keeper
 
 # Later snapshots are paid for like any other measurement.
 PART, EVERY = "snapshot", 30

@@ -9,10 +9,10 @@ from typing import Any
 from traindoctor.capture.attention import PULSE, ROUSED
 from traindoctor.capture.budget import Governor
 from traindoctor.events import Event
+from traindoctor.ground.border import raised_by_signal
+from traindoctor.ground.names import Names
 from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
-from traindoctor.replay.border import raised_by_signal
-from traindoctor.replay.names import Names
 
 
 class Panel:

@@ -16,7 +16,7 @@ from typing import Any
 
 from traindoctor.capture.arming import say
 from traindoctor.errors import TraindoctorError
-from traindoctor.replay.unseen import FILE as UNSEEN
+from traindoctor.ground.unseen import FILE as UNSEEN
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 INTERRUPTED = 130

@@ -6,8 +6,8 @@ import weakref
 
 import torch
 
-from traindoctor.replay.names import unwrap
-from traindoctor.replay.patient import Patient
+from traindoctor.experiment.patient import Patient
+from traindoctor.ground.names import unwrap
 
 # Optimizers that exams may look at, the latest.
 OPTIMIZERS_KEPT = 4

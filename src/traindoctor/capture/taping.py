@@ -12,18 +12,18 @@ from traindoctor.capture.budget import Governor
 from traindoctor.capture.hub import hub
 from traindoctor.errors import ReplayError
 from traindoctor.events import Event, ForwardBegin, StepBegin
-from traindoctor.replay.border import border
-from traindoctor.replay.crash import CrashKeeper
-from traindoctor.replay.draft import MAX_BYTES
-from traindoctor.replay.memory import memory
-from traindoctor.replay.mode_stack import Seat
-from traindoctor.replay.names import SHARDED, sharded
-from traindoctor.replay.patient import Patient
-from traindoctor.replay.recorder import StepRecorder
-from traindoctor.replay.snapshot import EVERY as SNAPSHOT_EVERY
-from traindoctor.replay.stacks import stacks_restored
-from traindoctor.replay.watchdog import Overdue, limited
-from traindoctor.torch_private import Dropout
+from traindoctor.experiment.crash import CrashKeeper
+from traindoctor.experiment.patient import Patient
+from traindoctor.experiment.snapshot import EVERY as SNAPSHOT_EVERY
+from traindoctor.ground.border import border
+from traindoctor.ground.memory import memory
+from traindoctor.ground.mode_stack import Seat
+from traindoctor.ground.names import SHARDED, sharded
+from traindoctor.ground.stacks import stacks_restored
+from traindoctor.ground.torch_private import Dropout
+from traindoctor.ground.watchdog import Overdue, limited
+from traindoctor.tape.draft import MAX_BYTES
+from traindoctor.tape.recorder import StepRecorder
 
 # The first steps show the model as it was built, and gradients that were never cleared from the second on.
 ALWAYS = frozenset({0, 1, 2, 20, 100})

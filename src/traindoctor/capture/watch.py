@@ -40,14 +40,14 @@ from traindoctor.events import (
     StepBegin,
     StepEnd,
 )
+from traindoctor.experiment.patient import Patient
+from traindoctor.ground.border import TrainsInThreads, border, raised_by_signal
+from traindoctor.ground.memory import memory
+from traindoctor.ground.mode_stack import Seat
+from traindoctor.ground.no_communication import no_communication, tensors_may_be_sharded
 from traindoctor.probes import make_probes
 from traindoctor.probes.base import Probe
 from traindoctor.record import RecordWriter
-from traindoctor.replay.border import TrainsInThreads, border, raised_by_signal
-from traindoctor.replay.memory import memory
-from traindoctor.replay.mode_stack import Seat
-from traindoctor.replay.no_communication import no_communication, tensors_may_be_sharded
-from traindoctor.replay.patient import Patient
 
 __all__ = ["Watch", "silent"]
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.replay.sites import by_line, valid_count
+from traindoctor.graph.loss_sites import loss_sites
+from traindoctor.graph.sites import by_line, valid_count
+from traindoctor.tape.execute import replay
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
+    from traindoctor.experiment.patient import Patient
 
 
 @exam(name="accumulation", title="Micro-batches against the big batch", cost=3)
@@ -21,16 +23,16 @@ def accumulation(patient: Patient) -> Mapping[str, Any]:
     assert tape is not None
     if len(tape.roots) < 2:
         raise NotApplicable("the step has one backward pass")
-    sites = [site for site in tape.loss_sites if site.in_root and site.op.outputs[0] is not None]
+    sites = [site for site in loss_sites(tape) if site.in_root and site.op.outputs[0] is not None]
     groups = by_line(sites)
     if not groups:
         raise NotPossible("the step calls no loss function that is known")
     calls = max(groups.values(), key=len)
     refs = [site.op.outputs[0] for site in calls]
-    replay = tape.replay(gradients=True, want=[ref for ref in refs if ref is not None])
+    replayed = replay(tape, gradients=True, want=[ref for ref in refs if ref is not None])
     totals = [0.0] * len(calls)
-    for root in replay.roots:
-        values = [replay[ref] for ref in refs if ref is not None]
+    for root in replayed.roots:
+        values = [replayed[ref] for ref in refs if ref is not None]
         found = torch.autograd.grad(root, values, retain_graph=True, allow_unused=True)
         for number, gradient in enumerate(found):
             if gradient is not None:

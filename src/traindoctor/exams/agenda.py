@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams import EXAMS, load
+from traindoctor.ground.memory import memory
 from traindoctor.record import ExamResult
-from traindoctor.replay.memory import memory
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
+    from traindoctor.experiment.patient import Patient
 
 # A check may ask for an exam again, on a later step. Twice as far each time and some steps more, and not for ever.
 MAX_ATTEMPTS = 6

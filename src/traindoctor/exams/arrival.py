@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.arrival import arrivals, by_hand
+from traindoctor.experiment.arrival import arrivals, by_hand
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
+    from traindoctor.experiment.patient import Patient
 
 
 @exam(name="gradient_arrival", title="Gradients changed between backward and step", cost=0.5)

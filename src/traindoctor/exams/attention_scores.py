@@ -16,13 +16,14 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.replay.at_rest import stirred
-from traindoctor.replay.ops import Op, Ref
-from traindoctor.replay.structure import MASKS, PRODUCTS, VIEWS, Attention, Structure
+from traindoctor.experiment.at_rest import stirred
+from traindoctor.graph.structure import MASKS, PRODUCTS, VIEWS, Attention, Structure
+from traindoctor.tape.execute import replay
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Below this a score is masked, not merely small.
 MASKED = -1e4
@@ -130,7 +131,7 @@ def read(
         return None
     factor, length, product = scale_of(structure, source)
     operands = [] if product is None else [r for r in product.inputs if structure.of_data(r)]
-    values = tape.replay(parameters=weights, want=[source, *operands])
+    values = replay(tape, parameters=weights, want=[source, *operands])
     scores = values[source].detach().float()
     if product is None or length is None:
         return Reading(scores, factor, length)
@@ -184,7 +185,7 @@ def read_sdpa(
     query, key = argument(op, 0, "query"), argument(op, 1, "key")
     mask, causal = argument(op, 3, "attn_mask"), argument(op, 5, "is_causal", False)
     want = [ref for ref in (query, key, mask) if isinstance(ref, Ref)]
-    values = tape.replay(parameters=weights, want=want)
+    values = replay(tape, parameters=weights, want=want)
     q, k = values[query].detach().float(), values[key].detach().float()
     length = q.shape[-1]
     given = argument(op, 6, "scale")
@@ -212,7 +213,7 @@ def read_mha(tape: StepTape, op: Op) -> Reading | None:
     if not isinstance(weight, Ref):
         return None
     want = [ref for ref in (query, key, weight, bias) if isinstance(ref, Ref)]
-    values = tape.replay(want=want)
+    values = replay(tape, want=want)
     w = values[weight].detach().float()
     b = values[bias].detach().float() if isinstance(bias, Ref) else w.new_zeros(len(w))
     q = F.linear(values[query].detach().float(), w[:width], b[:width])  # (T, B, D)

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
+from traindoctor.graph.input_sites import asks_for_tokens, input_sites
+from traindoctor.graph.loss_sites import loss_sites
+from traindoctor.ground.collective import OTHERS_FIXED
+from traindoctor.ground.watchdog import Overdue, limited
 from traindoctor.record import ExamResult
-from traindoctor.replay.collective import OTHERS_FIXED
-from traindoctor.replay.input_sites import asks_for_tokens
-from traindoctor.replay.watchdog import Overdue, limited
 
 if TYPE_CHECKING:
-    from traindoctor.replay.ends import Ends
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.graph.ends import Ends
+    from traindoctor.tape.tape import StepTape
 
 
 class NotApplicable(Exception):
@@ -88,11 +89,13 @@ def exam(
 def nothing_beside_tokens(tape: StepTape, ends: Sequence[Ends]) -> NotApplicable | NotPossible:
     """Why no loss stands beside rows of tokens. `ends`: what was found, none of it of the kind that is asked for."""
     rows = [
-        s for s in tape.input_sites if s.kind == "data" and s.index is not None and s.index.ndim > 1
+        s
+        for s in input_sites(tape)
+        if s.kind == "data" and s.index is not None and s.index.ndim > 1
     ]
     if not rows:
         return NotApplicable("the model does not read rows of tokens")
-    if not tape.loss_sites:
+    if not loss_sites(tape):
         if not asks_for_tokens(tape):
             return NotApplicable("no loss asks for a token")
         return NotPossible("the loss is written in a way that hides its targets")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.replay.hooks_aside import has_hooks
-from traindoctor.replay.names import SHARDED, sharded
-from traindoctor.replay.ops import tensors_in
-from traindoctor.replay.origins import walk_back
+from traindoctor.graph.origins import walk_back
+from traindoctor.ground.hooks_aside import has_hooks
+from traindoctor.ground.names import SHARDED, sharded
+from traindoctor.ground.nested import tensors_in
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Rounds of both kinds, in turn: the machine's load hits them alike. The first is for warming up.
 ROUNDS = 6

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.replay.arrival import by_hand
-from traindoctor.replay.snapshot import FIRST_STEPS, LATER_STEPS
-from traindoctor.replay.trial import Change, Plan, Trial
+from traindoctor.experiment.arrival import by_hand
+from traindoctor.experiment.snapshot import FIRST_STEPS, LATER_STEPS
+from traindoctor.experiment.trial import Change, Plan, Trial
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.snapshot import Snapshot, StepLog
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.experiment.snapshot import Snapshot, StepLog
 
 # Controls in another order of batches: the noise of the experiment.
 PERMUTED = 2

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.replay.ops import Op, Ref
-from traindoctor.replay.origins import argument, walk_back
-from traindoctor.replay.structure import DIVISIONS, SCALINGS
+from traindoctor.graph.origins import argument, walk_back
+from traindoctor.graph.structure import DIVISIONS, SCALINGS
+from traindoctor.tape.execute import replay
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Only these are exactly zero where they do not fire.
 CUTTING = frozenset({"relu", "relu_", "relu6", "threshold", "threshold_", "hardtanh", "hardswish"})
@@ -33,10 +34,10 @@ def dead_units(patient: Patient) -> Mapping[str, Any]:
     if not ops:
         raise NotApplicable("the step has no activation that is exactly 0 where it does not fire")
     refs = [ref for op in ops if (ref := op.outputs[0]) is not None]
-    replay = tape.replay(want=refs)
+    replayed = replay(tape, want=refs)
     layers = []
     for op, ref in zip(ops, refs):
-        value = replay[ref].detach()
+        value = replayed[ref].detach()
         if value.ndim < 2 or value.shape[0] < 1 or value.numel() == 0:
             continue  # an expert that got no token
         fires = (value > 0).reshape(-1, value.shape[-1])

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam, nothing_beside_tokens
-from traindoctor.replay.at_rest import stirred
-from traindoctor.replay.dropout import without_dropout
-from traindoctor.replay.ends import (
+from traindoctor.experiment.at_rest import stirred
+from traindoctor.graph.dropout import without_dropout
+from traindoctor.graph.ends import (
     ROUNDING,
     Ends,
     changed,
@@ -25,12 +25,15 @@ from traindoctor.replay.ends import (
     movement,
     twins,
 )
-from traindoctor.replay.ops import Op, Ref
-from traindoctor.replay.structure import VIEWS, Structure
+from traindoctor.graph.input_sites import input_sites
+from traindoctor.graph.structure import VIEWS, Structure
+from traindoctor.tape.execute import replay
+from traindoctor.tape.faithful import distance_from_step, require_faithful
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 
 # How far weights are moved, as a share of their size, where nothing passes with those of the first step.
@@ -47,9 +50,13 @@ def dependence(patient: Patient) -> Mapping[str, Any]:
     ends = [e for e in found if usable(e)]
     if not ends:
         raise nothing_beside_tokens(tape, found)
-    tape.require_faithful()
+    require_faithful(tape)
     pairs = [examine(tape, structure, e) for e in ends[:4]]
-    return {"pairs": pairs, "faithful": tape.faithful, "attentions": len(structure.attentions)}
+    return {
+        "pairs": pairs,
+        "faithful": distance_from_step(tape),
+        "attentions": len(structure.attentions),
+    }
 
 
 def usable(ends: Ends) -> bool:
@@ -62,7 +69,7 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
     index = ends.index if axis == 1 else ends.index.T  # (B, T)
     row, begin, end = chosen_row(index)
     want = (ends.loss.logits,)
-    base = tape.replay(want=want)[ends.loss.logits]
+    base = replay(tape, want=want)[ends.loss.logits]
     scores = ends.scores(base).float()
     result: dict[str, Any] = {
         "input": ends.tokens.weight or "frozen table",
@@ -134,9 +141,9 @@ def by_stirred_weights(
     axis, rows, places = ends.layout
     weights, want = stirred(tape, STIRRED), (ends.loss.logits,)
     try:
-        base = tape.replay(parameters=weights, want=want)[ends.loss.logits]
+        base = replay(tape, parameters=weights, want=want)[ends.loss.logits]
         same = twins(tape, ends.tokens, index)
-        other = tape.replay(parameters=weights, indices=same, want=want)[ends.loss.logits]
+        other = replay(tape, parameters=weights, indices=same, want=want)[ends.loss.logits]
     except ReplayError:
         return None
     scores = ends.scores(base).float()
@@ -152,13 +159,13 @@ def by_other_inputs(tape: StepTape, structure: Structure, ends: Ends, base: Tens
     Look-ups of the same shape may be added at the token's own place and say nothing about other places.
     """
     largest = 0.0
-    for site in tape.input_sites:
+    for site in input_sites(tape):
         made, index = site.op.outputs[0], site.index
         if site.kind != "data" or index is None or made is None or index.shape == ends.index.shape:
             continue
         if structure.depends(ends.loss.logits, made) and index.numel() > 1:
             other = index.reshape(-1).roll(1).reshape(index.shape)
-            value = tape.replay(indices=twins(tape, site, other), want=(ends.loss.logits,))
+            value = replay(tape, indices=twins(tape, site, other), want=(ends.loss.logits,))
             moved = ends.scores(value[ends.loss.logits]).float() - ends.scores(base).float()
             largest = max(largest, float(moved.abs().max()))
     return largest
@@ -202,7 +209,7 @@ def smallest_hole(tape: StepTape, ends: Ends, row: int, begin: int, middle: int)
     axis, rows, places = ends.layout
     index = ends.index if axis == 1 else ends.index.T
     sober = without_dropout(tape)
-    base = sober.replay(want=(ends.loss.logits,))[ends.loss.logits]
+    base = replay(sober, want=(ends.loss.logits,))[ends.loss.logits]
     holes = []
     for place in {(begin + middle) // 2, max(begin, middle - 1), middle}:
         moved = movement(sober, ends, base, changed(index, ends, row, [place]))
@@ -252,8 +259,8 @@ def locate(
         if structure.depends(out, made) and places_of(structure.shape(out), rows, length, axis):
             refs.append(out)
             ops.append(op)
-    before = tape.replay(want=refs)
-    after = tape.replay(indices=twins(tape, ends.tokens, tokens), want=refs)
+    before = replay(tape, want=refs)
+    after = replay(tape, indices=twins(tape, ends.tokens, tokens), want=refs)
     found: dict[str, Any] = {}
     for op, ref in zip(ops, refs):
         where = places_of(structure.shape(ref), rows, length, axis)

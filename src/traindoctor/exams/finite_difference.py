@@ -10,16 +10,17 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam
+from traindoctor.graph.sections import hides_a_path
+from traindoctor.graph.structure import meant_to_move
 from traindoctor.numerics.finite_difference import SHARP, directional_test
-from traindoctor.replay.compare import compare_all
-from traindoctor.replay.ops import PARAMETER
-from traindoctor.replay.sections import hides_a_path
-from traindoctor.replay.structure import meant_to_move
+from traindoctor.tape.compare import compare_all
+from traindoctor.tape.execute import replay
+from traindoctor.tape.ops import PARAMETER
 
 if TYPE_CHECKING:
-    from traindoctor.replay.execute import Replay
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.execute import Replay
+    from traindoctor.tape.tape import StepTape
 
 # At least three random directions, the largest disagreement counts: one alone can be twenty times smaller.
 DIRECTIONS = 4
@@ -47,7 +48,7 @@ def finite_difference(patient: Patient) -> Mapping[str, Any]:
         )
     if not names:
         raise ReplayError("no gradient was given")
-    exact = tape.replay(dtype=torch.float64, gradients=True)
+    exact = replay(tape, dtype=torch.float64, gradients=True)
     start = float(exact.loss.detach())
     given = sum(root.value for root in tape.roots)
     if not abs(start - given) <= FAITHFUL * max(abs(given), 1e-6):
@@ -61,7 +62,7 @@ def finite_difference(patient: Patient) -> Mapping[str, Any]:
             name: new if mask is None else here + mask * (new - here)
             for name, new, here, mask in zip(names, moved, values, masks)
         }
-        return tape.replay(dtype=torch.float64, parameters=parameters).loss
+        return replay(tape, dtype=torch.float64, parameters=parameters).loss
 
     # A table that is tied to the output has a gradient in its row of padding too: that row stays untested.
     given_gradients = (tape.fresh[name].double() for name in names)  # type: ignore[union-attr]
@@ -89,7 +90,7 @@ def finite_difference(patient: Patient) -> Mapping[str, Any]:
 
 def rounding(tape: StepTape, exact: Replay) -> float:
     """What the step's own arithmetic (autocast) makes of the same backward passes, right or wrong, relative."""
-    own = tape.replay(gradients=True).gradients()
+    own = replay(tape, gradients=True).gradients()
     whole, _ = compare_all(own, exact.gradients())
     return ROUNDINGS * whole
 

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.batches import source_of
-from traindoctor.replay.execute import visit
-from traindoctor.replay.ops import PARAMETER, Op, Ref, refs_in, tensors_in
+from traindoctor.experiment.batches import source_of
+from traindoctor.ground.nested import tensors_in
+from traindoctor.tape.execute import replay, visit
+from traindoctor.tape.ops import PARAMETER, Op, Ref, refs_in
 
 if TYPE_CHECKING:
-    from traindoctor.replay.crash import Crash
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.crash import Crash
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Masks are made of infinities on purpose: -inf from these is no accident.
 FILLING = frozenset(
@@ -212,12 +213,12 @@ def search_backward(
     roots = [root.ref for root in tape.roots if root.ref is not None]
     ops = [op for op in tape.needed(roots) if op.depends_on & PARAMETER and not op.synthetic]
     refs = list(dict.fromkeys(r for op in ops for r in (*op.outputs, *op.inputs) if r is not None))
-    replay = tape.replay(parameters=parameters, batch=batch, gradients=True, want=refs)
-    live = [ref for ref in refs if replay[ref].requires_grad]
+    replayed = replay(tape, parameters=parameters, batch=batch, gradients=True, want=refs)
+    live = [ref for ref in refs if replayed[ref].requires_grad]
     total: dict[Ref, Tensor] = {}
-    for root in replay.roots:
+    for root in replayed.roots:
         found = torch.autograd.grad(
-            root, [replay[ref] for ref in live], retain_graph=True, allow_unused=True
+            root, [replayed[ref] for ref in live], retain_graph=True, allow_unused=True
         )
         for ref, gradient in zip(live, found):
             if gradient is not None:
@@ -239,8 +240,8 @@ def search_backward(
     # A value that several ops use has the sum of their gradients, and any of them may have spoiled it: an op that
     # is the only user of a spoiled value comes first.
     op = next((op for op, alone in candidates if alone), candidates[0][0])
-    fed = [replay[ref] for ref in op.inputs if replay[ref].is_floating_point()]
-    outputs = [replay[ref] for ref in op.outputs if ref is not None]
+    fed = [replayed[ref] for ref in op.inputs if replayed[ref].is_floating_point()]
+    outputs = [replayed[ref] for ref in op.outputs if ref is not None]
     known = {"fed_by_infinity": False, "then": None, "chain": chain(tape, op)}
     spoiled_entries = sum(int((~torch.isfinite(total[r])).sum()) for r in op.inputs if broken(r))
     return {**describe(op, fed, outputs), **known, "count": spoiled_entries}

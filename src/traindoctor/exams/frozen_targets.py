@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
+from traindoctor.graph.origins import depends_on
 from traindoctor.probes.eval_dropout import drops
-from traindoctor.replay.ops import DATA, PARAMETER, Op, Ref
-from traindoctor.replay.origins import depends_on
+from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # A moving average of the student moves at every step, a target network that is copied over now and then within
 # this many: what stays bit for bit the same for longer is a teacher.

@@ -11,25 +11,17 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.graph.origins import depends_on
+from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.numerics.finite_difference import directional_test
-from traindoctor.replay.compare import Difference, compare
-from traindoctor.replay.execute import arguments, look_inside, values_before
-from traindoctor.replay.ops import (
-    PARAMETER,
-    FunctionCall,
-    Op,
-    Ref,
-    is_foreign,
-    refs_in,
-    replace,
-    tensors_in,
-)
-from traindoctor.replay.origins import depends_on
-from traindoctor.replay.runner import apply_whole
+from traindoctor.tape.compare import Difference, compare
+from traindoctor.tape.execute import arguments, look_inside, values_before
+from traindoctor.tape.ops import PARAMETER, FunctionCall, Op, Ref, is_foreign, refs_in
+from traindoctor.tape.runner import apply_whole
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # A Function called in every layer is one Function: so many different ones are tested, each once.
 MAX_FUNCTIONS = 12

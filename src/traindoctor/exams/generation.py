@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.replay.dropout import without_dropout
-from traindoctor.replay.ends import Ends, find_ends
+from traindoctor.graph.dropout import without_dropout
+from traindoctor.graph.ends import Ends, find_ends
+from traindoctor.tape.execute import replay
+from traindoctor.tape.faithful import require_faithful
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 MOST_TOKENS = 48
 PIECE = 4
@@ -31,7 +33,7 @@ def generation(patient: Patient) -> Mapping[str, Any]:
     """Share of texts that go in circles and entropy of their tokens: greedy, sampled and in the data."""
     tape = patient.tape
     assert tape is not None
-    tape.require_faithful()
+    require_faithful(tape)
     tape = without_dropout(tape)
     ends = next((e for e in find_ends(tape) if e.causal and e.has_classes), None)
     if ends is None or ends.layout is None:
@@ -60,8 +62,8 @@ def write(tape: StepTape, ends: Ends, begin: int, temperature: float) -> Tensor:
     assert site.index is not None
     for place in range(begin, index.shape[1]):
         tokens = (index if axis == 1 else index.T).to(site.index.device)
-        replay = tape.replay(indices={site: tokens}, want=[ends.loss.logits])
-        scores = ends.scores(replay[ends.loss.logits]).float().cpu()
+        replayed = replay(tape, indices={site.op: tokens}, want=[ends.loss.logits])
+        scores = ends.scores(replayed[ends.loss.logits]).float().cpu()
         grid = (
             scores.reshape(rows, places, -1)
             if axis == 1

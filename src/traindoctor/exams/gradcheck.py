@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from traindoctor.errors import TraindoctorError
+from traindoctor.ground.modes import generators_restored, seed_generators
+from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.numerics.finite_difference import DirectionalTest, directional_test, typical_size
 from traindoctor.numerics.gradcheck_result import GradcheckResult, InputResult, Outcome
 from traindoctor.numerics.locate import locate
-from traindoctor.replay.compare import compare
-from traindoctor.replay.modes import generators_restored, seed_generators
-from traindoctor.replay.ops import replace, tensors_in
+from traindoctor.tape.compare import compare
 
 # Against a reference of the same dtype: about a hundred roundings, of the largest gradient.
 AGAINST_REFERENCE = {torch.float64: 1e-9, torch.float32: 1e-3}

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.at_rest import no_gradient, trained
-from traindoctor.replay.ops import PARAMETER, Escape, Op, Ref
-from traindoctor.replay.runner import CUTS
-from traindoctor.replay.structure import VIEWS, Structure
+from traindoctor.experiment.at_rest import no_gradient, trained
+from traindoctor.graph.structure import VIEWS, Structure
+from traindoctor.tape.execute import replay
+from traindoctor.tape.ops import PARAMETER, Escape, Op, Ref
+from traindoctor.tape.runner import CUTS
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Values pass, gradients do not.
 STEPS_LIKE = frozenset(
@@ -50,7 +51,7 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     if tape.gaps and silent:  # where every parameter has its gradient, nothing needs to be replayed
         raise ReplayError(tape.gaps[0])
     on_tape = [name for name in tape.parameters if not meant or name in meant]
-    through = tape.replay(gradients=True, look_through=True).gradients() if silent else {}
+    through = replay(tape, gradients=True, look_through=True).gradients() if silent else {}
     hidden = [name for name in silent if not no_gradient(through.get(name))]
     dark = [name for name in silent if name not in hidden]
     dark = [name for name in dark if name not in rounded_away(tape, dark)]
@@ -76,7 +77,7 @@ def rounded_away(tape: StepTape, dark: list[str]) -> set[str]:
     """Nothing is cut where the very same graph in float64 has a gradient: the run's numbers could not hold it."""
     if not any(tape.fresh.get(name) is not None for name in dark):
         return set()
-    exact = tape.replay(dtype=torch.float64, gradients=True).gradients()
+    exact = replay(tape, dtype=torch.float64, gradients=True).gradients()
     return {name for name in dark if not no_gradient(exact.get(name))}
 
 
@@ -88,8 +89,8 @@ def one_path_of_several(tape: StepTape) -> dict[str, Any]:
     found = [op for op in found if fed_on(structure, op, roots)]
     if not found:
         return {}
-    through = tape.replay(gradients=True, look_through=set(found)).gradients()
-    own = tape.replay(gradients=True).gradients()
+    through = replay(tape, gradients=True, look_through=set(found)).gradients()
+    own = replay(tape, gradients=True).gradients()
     lost = whole = 0.0
     for name, gradient in through.items():
         if gradient is not None:
@@ -198,7 +199,7 @@ def values_that_matter(tape: StepTape, names: list[str]) -> list[str]:
             noise = torch.randn(value.shape, generator=generator).to(value)
             other[name] = value + noise * (value.double().square().mean().sqrt() + 0.1).to(value)
         try:
-            replayed = tape.replay(parameters=other)
+            replayed = replay(tape, parameters=other)
         except ReplayError:
             return False
         changed = sum(float(root) for root in replayed.roots)

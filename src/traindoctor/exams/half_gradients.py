@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import exam
-from traindoctor.replay.execute import visit
-from traindoctor.replay.ops import Op, tensors_in
+from traindoctor.ground.nested import tensors_in
+from traindoctor.tape.execute import replay, visit
+from traindoctor.tape.ops import Op
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Infinities of these are meant (a mask), or come at zero in every dtype.
 SOUND = frozenset(
@@ -81,7 +82,7 @@ def look_through(tape: StepTape) -> tuple[list[str], dict[str, Any] | None]:
 
 def lost(tape: StepTape) -> dict[str, Any]:
     """Against the same gradient in float64."""
-    reference = tape.replay(dtype=torch.float64, gradients=True).gradients()
+    reference = replay(tape, dtype=torch.float64, gradients=True).gradients()
     shares: dict[str, tuple[int, int]] = {}
     for name, exact in reference.items():
         given = tape.fresh.get(name)
@@ -108,8 +109,8 @@ def scaled_errors(tape: StepTape, reference: Mapping[str, Tensor | None]) -> lis
     """Of the gradient of the loss times some number, divided by it again: what is too small is then no longer."""
     errors = []
     for scale in SCALES:
-        replay = tape.replay(gradients=True)
-        large = replay.gradients_of(sum(root * scale for root in replay.roots))
+        replayed = replay(tape, gradients=True)
+        large = replayed.gradients_of(sum(root * scale for root in replayed.roots))
         back = {name: None if g is None else g.double() / scale for name, g in large.items()}
         errors.append(relative_error(back, reference))
     return errors

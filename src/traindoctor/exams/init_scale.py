@@ -14,14 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.at_rest import at_rest
-from traindoctor.replay.origins import walk_back
-from traindoctor.replay.structure import Structure
+from traindoctor.experiment.at_rest import at_rest
+from traindoctor.graph.loss_sites import loss_sites
+from traindoctor.graph.origins import walk_back
+from traindoctor.graph.structure import Structure
+from traindoctor.tape.execute import replay
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.sites import LossSite
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.graph.sites import LossSite
+    from traindoctor.tape.tape import StepTape
 
 PRODUCTS = frozenset(
     {
@@ -49,7 +51,7 @@ def init_scale(patient: Patient) -> Mapping[str, Any]:
     structure = Structure(tape)
     values: dict[str, Any] = {"step": tape.step, "weights": weight_scales(tape)}
     sites = [
-        s for s in tape.loss_sites if s.class_dim is not None and not s.targets.is_floating_point()
+        s for s in loss_sites(tape) if s.class_dim is not None and not s.targets.is_floating_point()
     ]
     if sites:
         values |= first_loss(tape, sites[0])
@@ -57,7 +59,7 @@ def init_scale(patient: Patient) -> Mapping[str, Any]:
         values |= first_predictions(tape)
     softmaxes = [a.op.inputs[0] for a in structure.attentions if a.kind == "softmax"][:12]
     stds = (
-        [score_std(value) for value in tape.replay(want=softmaxes).values.values()]
+        [score_std(value) for value in replay(tape, want=softmaxes).values.values()]
         if softmaxes
         else []
     )
@@ -71,7 +73,7 @@ def init_scale(patient: Patient) -> Mapping[str, Any]:
 
 
 def first_loss(tape: StepTape, site: LossSite) -> dict[str, Any]:
-    scores = site.rows(tape.replay(want=[site.logits])[site.logits].detach()).float()
+    scores = site.rows(replay(tape, want=[site.logits])[site.logits].detach()).float()
     keep = site.valid.to(scores.device)
     if not keep.any():
         return {}
@@ -90,11 +92,11 @@ def first_loss(tape: StepTape, site: LossSite) -> dict[str, Any]:
 
 def first_predictions(tape: StepTape) -> dict[str, Any]:
     """A regression: how far the first predictions are spread beside the numbers that they are to be."""
-    numbers = [s for s in tape.loss_sites if s.class_dim is None and s.targets.is_floating_point()]
+    numbers = [s for s in loss_sites(tape) if s.class_dim is None and s.targets.is_floating_point()]
     if not numbers:
         return {}
     site = numbers[0]
-    predicted = tape.replay(want=[site.logits])[site.logits].detach().float()
+    predicted = replay(tape, want=[site.logits])[site.logits].detach().float()
     if predicted.numel() < 2 or site.targets.numel() < 2:
         return {}
     spread = float(site.targets.float().std())

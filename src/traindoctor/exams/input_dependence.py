@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam, nothing_beside_tokens
-from traindoctor.replay.ends import find_ends
-from traindoctor.replay.ops import Op, Ref
-from traindoctor.replay.structure import Structure
+from traindoctor.graph.ends import find_ends
+from traindoctor.graph.structure import Structure
+from traindoctor.tape.execute import replay
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
+    from traindoctor.experiment.patient import Patient
 
 LAYERS = frozenset(
     "linear layer_norm rms_norm multi_head_attention_forward scaled_dot_product_attention add __add__ "
@@ -48,17 +49,17 @@ def input_dependence(patient: Patient) -> Mapping[str, Any]:
             if rows in shape[:2] and len(shape) >= 2 and structure.depends(out, made):
                 chosen.append((op, out))
     chosen = chosen[-MOST_LAYERS:]
-    replay = tape.replay(want=[*(ref for _, ref in chosen), logits])
+    replayed = replay(tape, want=[*(ref for _, ref in chosen), logits])
     layers = [
         {
-            "dependence": dependence_of(replay[ref], batch_dim(structure.shape(ref), rows, axis)),
-            "rms": float(replay[ref].detach().float().square().mean().sqrt()),
+            "dependence": dependence_of(replayed[ref], batch_dim(structure.shape(ref), rows, axis)),
+            "rms": float(replayed[ref].detach().float().square().mean().sqrt()),
             "module": op.module,
             "op": op.name,
         }
         for op, ref in chosen
     ]
-    scores = ends[0].scores(replay[logits])
+    scores = ends[0].scores(replayed[logits])
     if places:
         scores = (
             scores.reshape(rows, places, -1)

@@ -12,13 +12,15 @@ from torch import Tensor
 from traindoctor.exams.base import exam
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
+    from traindoctor.experiment.patient import Patient
 
 # Shapes that are told of, by the bytes they hold.
 MOST_SHAPES = 8
 # A graph that has more nodes is long enough.
 MOST_NODES = 50_000
 CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+# Where the classes of our own objects stand.
+OURS = tuple(f"traindoctor.{part}." for part in ("ground", "tape", "graph", "experiment"))
 
 
 @exam(name="kept_tensors", title="Tensors that the script keeps", cost=4, needs_tape=False)
@@ -99,6 +101,6 @@ def held_by_us(patient: Patient) -> Iterator[Tensor]:
         elif isinstance(value, CONTAINERS):
             seen[id(value)] = value
             waiting += value.values() if isinstance(value, dict) else value
-        elif type(value).__module__.startswith("traindoctor.replay"):
+        elif type(value).__module__.startswith(OURS):
             seen[id(value)] = value
             waiting += vars(value).values() if hasattr(value, "__dict__") else ()

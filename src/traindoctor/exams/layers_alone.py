@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.graph.sections import Section, all_calls, as_function, first_calls
 from traindoctor.numerics.finite_difference import own_gradient_test
-from traindoctor.replay.sections import Section, all_calls, as_function, first_calls
+from traindoctor.tape.faithful import require_faithful
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # The whole exam stays below so many seconds of this thread; what is left untested is said.
 SECONDS = 60.0
@@ -83,7 +84,7 @@ def guilty_module(patient: Patient) -> Mapping[str, Any]:
 def faithful_tape(patient: Patient) -> StepTape:
     tape = patient.first_tape
     assert tape is not None
-    tape.require_faithful()
+    require_faithful(tape)
     return tape
 
 

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.ops import Ref
-from traindoctor.replay.sites import LossSite, by_line, valid_count
+from traindoctor.graph.loss_sites import loss_sites
+from traindoctor.graph.sites import LossSite, by_line, valid_count
+from traindoctor.tape.execute import replay
+from traindoctor.tape.faithful import require_faithful
+from traindoctor.tape.ops import Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 
 @exam(name="loss_coefficient", title="Weight of each loss in the step", cost=3)
@@ -21,13 +24,13 @@ def loss_coefficient(patient: Patient) -> Mapping[str, Any]:
     """Per place in the script: the sum over the step of d(root)/d(mean loss per target); 1 is a plain mean."""
     tape = patient.tape
     assert tape is not None
-    sites = [site for site in tape.loss_sites if site.in_root]
+    sites = [site for site in loss_sites(tape) if site.in_root]
     if not sites:
         raise NotPossible("the step calls no loss function that is known")
-    tape.require_faithful()
+    require_faithful(tape)
     outputs = {site: ref for site in sites if (ref := site.op.outputs[0]) is not None}
-    replay = tape.replay(gradients=True, want=list(outputs.values()))
-    weights = coefficients(replay.roots, {ref: replay[ref] for ref in outputs.values()})
+    replayed = replay(tape, gradients=True, want=list(outputs.values()))
+    weights = coefficients(replayed.roots, {ref: replayed[ref] for ref in outputs.values()})
     groups = []
     for calls in by_line(sites).values():
         known = [site for site in calls if weights.get(outputs.get(site)) is not None]

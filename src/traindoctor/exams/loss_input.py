@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.origins import REARRANGING, value_of, walk_back
-from traindoctor.replay.sites import LossSite
-from traindoctor.replay.written_losses import SOFTMAX
+from traindoctor.graph.loss_sites import loss_sites
+from traindoctor.graph.origins import REARRANGING, value_of, walk_back
+from traindoctor.graph.sites import LossSite
+from traindoctor.graph.written_losses import SOFTMAX
+from traindoctor.tape.execute import evaluate, replay
 
 if TYPE_CHECKING:
-    from traindoctor.replay.ops import Ref
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.ops import Ref
+    from traindoctor.tape.tape import StepTape
 
 # Rows of a distribution sum to 1 up to rounding; logits do so by no accident, in all rows of all steps.
 SUM_TOLERANCE = 1e-3
@@ -40,7 +42,7 @@ def loss_input(patient: Patient) -> Mapping[str, Any]:
     sites: dict[tuple[Any, ...], dict[str, Any]] = {}
     for step in sorted(patient.tapes):
         tape = patient.tapes[step]
-        chosen = [site for site in tape.loss_sites if site.in_root] or tape.loss_sites
+        chosen = [site for site in loss_sites(tape) if site.in_root] or loss_sites(tape)
         for site in chosen[:16]:
             row = describe(tape, site)
             key = (row["line"], row["kind"])
@@ -60,10 +62,10 @@ def normalised_elsewhere(patient: Patient) -> tuple[int, list[dict[str, Any]]]:
     tape = patient.tape
     assert tape is not None
     ops = [op for op in tape.ops if op.name in GIVEN_LOGARITHMS and op.inputs][:MOST_SOFTMAXES]
-    replay = tape.replay(want=[op.inputs[0] for op in ops]) if ops else {}
+    replayed = replay(tape, want=[op.inputs[0] for op in ops]) if ops else {}
     found = []
     for op in ops:
-        given = replay[op.inputs[0]].detach().double().exp()
+        given = replayed[op.inputs[0]].detach().double().exp()
         classes = GIVEN_LOGARITHMS[op.name] % given.ndim if given.ndim > 1 else 0
         over = [axis for axis in range(given.ndim) if sums_to_one_over(given, axis)]
         if given.ndim > 1 and over and classes not in over:
@@ -86,11 +88,11 @@ def softmaxes_of_distributions(patient: Patient) -> list[dict[str, Any]]:
     wanted = [op.inputs[0] for op in ops]
     if not wanted:
         return []
-    replay = tape.replay(want=wanted)
+    replayed = replay(tape, want=wanted)
     found = []
     for op in ops:
         dim = op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else -1)
-        rows = replay[op.inputs[0]].detach().double()
+        rows = replayed[op.inputs[0]].detach().double()
         if not isinstance(dim, int) or rows.ndim < 2:
             continue
         rows = rows.movedim(dim, -1).flatten(0, -2)
@@ -135,7 +137,7 @@ def scaled(tape: StepTape, ref: Ref, dim: int) -> bool:
 
 
 def describe(tape: StepTape, site: LossSite) -> dict[str, Any]:
-    values = site.rows(tape.evaluate(site.logits).detach().double())
+    values = site.rows(evaluate(tape, site.logits).detach().double())
     finite = values[torch.isfinite(values).all(dim=-1)]
     classes = site.num_classes
     return {

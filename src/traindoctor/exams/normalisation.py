@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from traindoctor.exams.base import exam, nothing_beside_tokens
-from traindoctor.replay.ends import Ends, changed, chosen_row, find_ends, twins
-from traindoctor.replay.ops import PARAMETER, Op, Ref
-from traindoctor.replay.origins import depends_on
-from traindoctor.replay.structure import Structure
-from traindoctor.replay.unit_norms import (
+from traindoctor.graph.ends import Ends, changed, chosen_row, find_ends, twins
+from traindoctor.graph.loss_sites import loss_sites
+from traindoctor.graph.origins import depends_on
+from traindoctor.graph.structure import Structure
+from traindoctor.graph.unit_norms import (
     meant_for_features,
     moved_place,
     stretched_by_features,
     unit_axis,
 )
+from traindoctor.tape.execute import replay
+from traindoctor.tape.ops import PARAMETER, Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 BY_SHAPE = frozenset({"layer_norm", "rms_norm"})
 BY_BATCH = frozenset({"batch_norm"})
@@ -56,9 +58,11 @@ def normalisation(patient: Patient) -> Mapping[str, Any]:
     norms = described(structure, found, apart)
     sums = [(op, op.outputs[0]) for op, _, _ in structure.additions if op.segment == 0]
     wanted = [ref for _, ref in sums if ref is not None]
-    replay = tape.replay(want=wanted) if wanted else None
+    replayed = replay(tape, want=wanted) if wanted else None
     sizes = (
-        [float(replay[r].detach().float().square().mean().sqrt()) for r in wanted] if replay else []
+        [float(replayed[r].detach().float().square().mean().sqrt()) for r in wanted]
+        if replayed
+        else []
     )
     return {
         "norms": norms,
@@ -90,7 +94,7 @@ def of_numbers(structure: Structure) -> dict[str, Any]:
         return {**NOTHING, "erased": lost, "step": tape.step}
     where, other, row, rows = moved
     sources = [source for _, source, _ in found]
-    before, after = tape.replay(want=sources), tape.replay(batch={where: other}, want=sources)
+    before, after = replay(tape, want=sources), replay(tape, batch={where: other}, want=sources)
     apart = {ref: told_apart(before[ref], after[ref], row, rows) for ref in sources}
     return {
         "norms": [
@@ -125,7 +129,7 @@ def pooled_away(structure: Structure) -> dict[str, Any] | None:
     """A mean over the very places that a normalisation has just given the mean 0: what is left says nothing of the
     example. Told by the values: they differ from row to row before it, and no more after it, nor where the loss is."""
     tape = structure.tape
-    scores = [site.logits for site in tape.loss_sites if site.in_root]
+    scores = [site.logits for site in loss_sites(tape) if site.in_root]
     norms = [hit for op in tape.ops if (hit := normalising(structure, op)) is not None]
     if not norms or not scores:
         return None
@@ -143,10 +147,10 @@ def pooled_away(structure: Structure) -> dict[str, Any] | None:
     ]
     if not pools:
         return None
-    replay = tape.replay(want=[*scores, *(ref for _, full, out in pools for ref in (full, out))])
+    replayed = replay(tape, want=[*scores, *(ref for _, full, out in pools for ref in (full, out))])
 
     def varies(ref: Ref) -> float:
-        return float(replay[ref].detach().double().var(0).mean())
+        return float(replayed[ref].detach().double().var(0).mean())
 
     reached = max(varies(ref) for ref in scores)
     for pool, full, out in pools:
@@ -227,8 +231,8 @@ def separate_dims(tape: StepTape, ends: Ends, sources: list[Ref]) -> dict[Ref, d
     row, begin, end = chosen_row(index)
     place = (begin + end) // 2
     tokens = changed(index, ends, row, [place])
-    before = tape.replay(want=sources)
-    after = tape.replay(indices=twins(tape, ends.tokens, tokens), want=sources)
+    before = replay(tape, want=sources)
+    after = replay(tape, indices=twins(tape, ends.tokens, tokens), want=sources)
     return {ref: told_apart(before[ref], after[ref], row, rows) for ref in sources}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from traindoctor.exams.base import NotPossible, exam
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
+    from traindoctor.experiment.patient import Patient
 
 
 @exam(name="outside_changes", title="Weights changed outside the step", cost=0.1, needs_tape=False)

@@ -12,13 +12,16 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.dropout import without_dropout
-from traindoctor.replay.ends import find_ends
+from traindoctor.graph.dropout import without_dropout
+from traindoctor.graph.ends import find_ends
+from traindoctor.graph.loss_sites import loss_sites
+from traindoctor.tape.execute import replay
+from traindoctor.tape.faithful import require_faithful
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.sites import LossSite
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.graph.sites import LossSite
+    from traindoctor.tape.tape import StepTape
 
 STEPS = 80
 # Two rates: the better one counts. The exam asks for capacity, not for a schedule.
@@ -39,7 +42,7 @@ def overfit_batch(patient: Patient) -> Mapping[str, Any]:
     """
     tape = patient.tape
     assert tape is not None
-    tape.require_faithful()
+    require_faithful(tape)
     tape = without_dropout(tape)
     seconds = min(SECONDS, patient.seconds) / len(RATES)
     runs = [losses(tape, rate, seconds) for rate in RATES]
@@ -48,7 +51,7 @@ def overfit_batch(patient: Patient) -> Mapping[str, Any]:
         raise NotPossible("the loss is not finite, whatever the rate")
     best = min(finite, key=lambda run: run[-1])
     numbers = sum(leaf.value.numel() for leaf in tape.parameters.values())
-    targets = sum(int(site.valid.sum()) for site in tape.loss_sites)
+    targets = sum(int(site.valid.sum()) for site in loss_sites(tape))
     floor = contradiction(tape)
     left = (best[-1] - floor) / max(best[0] - floor, 1e-9)
     late = best[-max(2, len(best) // 4) :]
@@ -73,7 +76,7 @@ def contradiction(tape: StepTape) -> float:
         found[0] if len(found) == 1 else None
     )  # of two look-ups (a source, a prefix) either may tell
     if ends is None or ends.layout is None:
-        sites = [site for site in tape.loss_sites if site.in_root and site.num_classes > 1]
+        sites = [site for site in loss_sites(tape) if site.in_root and site.num_classes > 1]
         return entropy(Counter([0]), sites[0]) if len(sites) == 1 else 0.0
     axis, rows, places = ends.layout
     index = (ends.index if axis == 1 else ends.index.T).tolist()
@@ -113,11 +116,11 @@ def losses(tape: StepTape, rate: float, seconds: float) -> list[float]:
     deadline = time.thread_time() + seconds
     for step in range(1, STEPS + 2):
         given = {n: v.to(tape.parameters[n].value.dtype) for n, v in values.items()}
-        replay = tape.replay(parameters=given, gradients=True)
-        found.append(float(replay.loss.detach()))
+        replayed = replay(tape, parameters=given, gradients=True)
+        found.append(float(replayed.loss.detach()))
         if step > STEPS or not math.isfinite(found[-1]) or time.thread_time() > deadline:
             break
-        adam(values, replay.gradients(), first, second, rate, step)
+        adam(values, replayed.gradients(), first, second, rate, step)
     return found
 
 

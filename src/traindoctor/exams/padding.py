@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import exam, nothing_beside_tokens
-from traindoctor.replay.ends import Ends, find_ends
-from traindoctor.replay.padding_token import known_as_padding
+from traindoctor.graph.ends import Ends, find_ends
+from traindoctor.graph.padding_token import known_as_padding
+from traindoctor.tape.execute import replay
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # A token whose constant tails are never longer is a blank, a repeated letter or an end of text.
 TAIL = 3
@@ -67,7 +68,7 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
         row["known_as_padding"] = known_as_padding(tape, ends, token)
     counts = counted(tape, ends).cpu()
     scores = (
-        ends.scores(tape.replay(want=[ends.loss.logits])[ends.loss.logits].detach()).float().cpu()
+        ends.scores(replay(tape, want=[ends.loss.logits])[ends.loss.logits].detach()).float().cpu()
     )
     row["counted"] = float((counts & flat_tails).sum()) / max(1, int(counts.sum()))
     row |= {"nll_padding": None, "nll_elsewhere": None}
@@ -173,13 +174,13 @@ def padding_token(grid: Tensor, valid: Tensor, ends: Tensor, tokens: Tensor) -> 
 
 def counted(tape: StepTape, ends: Ends) -> Tensor:
     """(N,) which rows of scores the loss depends on: its derivative by them is not 0."""
-    replay = tape.replay(want=[ends.loss.logits], gradients=True)
-    scores = replay[ends.loss.logits]
+    replayed = replay(tape, want=[ends.loss.logits], gradients=True)
+    scores = replayed[ends.loss.logits]
     if not scores.requires_grad:
         # Inside an autograd.Function's forward there is no graph to ask: the site's own mask is what is known.
         return ends.loss.valid
     with torch.enable_grad():
-        (gradient,) = torch.autograd.grad(replay.loss, scores, allow_unused=True)
+        (gradient,) = torch.autograd.grad(replayed.loss, scores, allow_unused=True)
     if gradient is None:
         return ends.loss.valid
     return ends.scores(gradient).abs().sum(1) > 0

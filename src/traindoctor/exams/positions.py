@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam, nothing_beside_tokens
-from traindoctor.replay.dropout import without_dropout
-from traindoctor.replay.ends import Ends, find_ends, twins
-from traindoctor.replay.structure import Structure
+from traindoctor.graph.dropout import without_dropout
+from traindoctor.graph.ends import Ends, find_ends, twins
+from traindoctor.graph.structure import Structure
+from traindoctor.tape.execute import replay
+from traindoctor.tape.faithful import require_faithful
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # (time axis of the index, rows, places of the scores; 0: they do not lie by the tokens)
 Layout = tuple[int, int, int]
@@ -38,7 +40,7 @@ def positions(patient: Patient) -> Mapping[str, Any]:
     """
     tape = patient.tape
     assert tape is not None
-    tape.require_faithful()
+    require_faithful(tape)
     # Dropout falls on places, so it tells them apart by itself: it is taken out.
     tape = without_dropout(tape)
     structure = Structure(tape)
@@ -80,14 +82,14 @@ def place_of(structure: Structure, ends: Ends, all_ends: list[Ends]) -> Layout |
 def examine(tape: StepTape, ends: Ends, layout: Layout) -> dict[str, Any]:
     axis, rows, places = layout
     index = ends.index if axis == 1 else ends.index.T
-    base = ends.scores(tape.replay(want=[ends.loss.logits])[ends.loss.logits]).float()
+    base = ends.scores(replay(tape, want=[ends.loss.logits])[ends.loss.logits]).float()
     spread = float(base.std(0).mean())
     if spread <= NOTHING * float(base.abs().mean()):
         raise NotPossible("the scores are the same for every input: no token reaches them at all")
 
     def scores(index: Tensor) -> Tensor:
         same = twins(tape, ends.tokens, index if axis == 1 else index.T)
-        made = tape.replay(indices=same, want=[ends.loss.logits])
+        made = replay(tape, indices=same, want=[ends.loss.logits])
         return ends.scores(made[ends.loss.logits]).float()
 
     def away(got: Tensor, expected: Tensor) -> float:
@@ -109,7 +111,7 @@ def examine(tape: StepTape, ends: Ends, layout: Layout) -> dict[str, Any]:
         gaps.append(away(scores(index.gather(1, order)), expected))
         if not fixed:
             break
-    nudged = tape.replay(parameters=nudged_weights(tape), want=[ends.loss.logits])
+    nudged = replay(tape, parameters=nudged_weights(tape), want=[ends.loss.logits])
     return {
         "input": ends.tokens.weight or "frozen table",
         "line": ends.loss.line,

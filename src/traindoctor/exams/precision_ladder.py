@@ -13,13 +13,13 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam
-from traindoctor.replay.compare import compare_all
-from traindoctor.replay.execute import visit
-from traindoctor.replay.ops import Op
+from traindoctor.tape.compare import compare_all
+from traindoctor.tape.execute import replay, visit
+from traindoctor.tape.ops import Op
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 RUNGS = (torch.float32, torch.bfloat16, torch.float16)
 NUM_LAYERS = 8
@@ -32,7 +32,7 @@ def precision_ladder(patient: Patient) -> Mapping[str, Any]:
     """`rungs`: relative error of loss and gradient per dtype, the worst layers, where it overflows."""
     tape = patient.tape
     assert tape is not None
-    exact = tape.replay(dtype=torch.float64, gradients=True)
+    exact = replay(tape, dtype=torch.float64, gradients=True)
     loss = float(exact.loss.detach())
     reference = exact.gradients()
     if not math.isfinite(loss):
@@ -94,10 +94,10 @@ def rung(
     tape: StepTape, dtype: torch.dtype, loss: float, reference: Mapping[str, Tensor | None]
 ) -> dict[str, Any]:
     try:
-        replay = tape.replay(dtype=dtype, gradients=True)
-        gradients = replay.gradients()
+        replayed = replay(tape, dtype=dtype, gradients=True)
+        gradients = replayed.gradients()
         whole, layers = compare_all(gradients, reference)
-        value = float(replay.loss.detach())
+        value = float(replayed.loss.detach())
         if not math.isfinite(value):
             overflow = first_overflow(tape, dtype)
         else:

@@ -11,15 +11,18 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.ops import DATA, PARAMETER, Op, Read, Ref
-from traindoctor.replay.runner import CUTS
-from traindoctor.replay.squares import BY_HAND
-from traindoctor.replay.structure import Structure
+from traindoctor.graph.loss_sites import loss_sites
+from traindoctor.graph.squares import BY_HAND
+from traindoctor.graph.structure import Structure
+from traindoctor.tape.execute import evaluate, replay
+from traindoctor.tape.faithful import distance_from_step
+from traindoctor.tape.ops import DATA, PARAMETER, Op, Read, Ref
+from traindoctor.tape.runner import CUTS
 
 if TYPE_CHECKING:
-    from traindoctor.replay.execute import Replay
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.execute import Replay
+    from traindoctor.tape.tape import StepTape
 
 # Scalars of one step that are looked at; scripts that print more print norms.
 MAX_READS = 12
@@ -71,13 +74,13 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     # Scripts read `loss.detach()`: the looked-through gradient of what is read, against what was given. A cut on
     # the way to the optimised loss itself is no other loss: it stays.
     off = off_the_way(tape)
-    replay = tape.replay(gradients=True, look_through=off, want=[read.ref for read in reads])
+    replayed = replay(tape, gradients=True, look_through=off, want=[read.ref for read in reads])
     columns = []
     for read in reads:
-        value = replay[read.ref]
+        value = replayed[read.ref]
         if value.requires_grad:
-            columns.append((read, replay.gradients_of(value.sum())))
-    given = optimised(tape, replay, [read.ref for read, _ in columns])
+            columns.append((read, replayed.gradients_of(value.sum())))
+    given = optimised(tape, replayed, [read.ref for read, _ in columns])
     unheard = unheard_term(tape, given)
     if not all(map(finite, (given, *(gradients for _, gradients in columns)))):
         raise NotPossible(f"the gradients of step {tape.step} are not finite")
@@ -108,7 +111,7 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
             {"value": root.value / root.scale, "line": line_of(tape, root.ref)}
             for root in tape.roots
         ],
-        "faithful": tape.faithful,
+        "faithful": distance_from_step(tape),
     }
 
 
@@ -129,11 +132,11 @@ def unheard_term(tape: StepTape, given: Mapping[str, Tensor]) -> dict[str, Any] 
             }
             if op not in deaf or not sites_of(tape, [term]):
                 continue
-            replay = tape.replay(gradients=True, look_through=deaf, want=[term])
-            value = replay[term]
+            replayed = replay(tape, gradients=True, look_through=deaf, want=[term])
+            value = replayed[term]
             if not value.requires_grad:
                 continue
-            missing = replay.gradients_of(value.sum())
+            missing = replayed.gradients_of(value.sum())
             lost = sum(float(g.double().square().sum()) for g in missing.values() if g is not None)
             kept = sum(float(g.double().square().sum()) for g in given.values())
             if lost > 0:
@@ -174,7 +177,7 @@ def off_the_way(tape: StepTape) -> set[Op]:
     }
 
 
-def optimised(tape: StepTape, replay: Replay, reads: list[Ref]) -> dict[str, Tensor]:
+def optimised(tape: StepTape, replayed: Replay, reads: list[Ref]) -> dict[str, Tensor]:
     """What the gradient of the reads is held against: the given one; of several micro-batches only those that
     are read, where the script reads but some of them (the last one's loss is a sample of the step's)."""
     shared = [
@@ -186,7 +189,7 @@ def optimised(tape: StepTape, replay: Replay, reads: list[Ref]) -> dict[str, Ten
         return {name: g for name, g in tape.fresh.items() if g is not None}
     total: dict[str, Tensor] = {}
     for number in shared:
-        for name, g in replay.gradients_of(replay.roots[number]).items():
+        for name, g in replayed.gradients_of(replayed.roots[number]).items():
             if g is not None:
                 total[name] = total[name] + g if name in total else g
     return total
@@ -196,7 +199,7 @@ def sites_of(tape: StepTape, refs: list[Ref]) -> set[int]:
     """The losses on the way to these values."""
     numbers = {op.number for op in tape.needed(refs)}
     # A squared error by hand that is not optimised is a measure of quality beside another loss.
-    sites = [site for site in tape.loss_sites if site.in_root or site.kind != BY_HAND]
+    sites = [site for site in loss_sites(tape) if site.in_root or site.kind != BY_HAND]
     return {site.op.number for site in sites} & numbers
 
 
@@ -232,11 +235,11 @@ def of_other_examples(tape: StepTape, ref: Ref) -> bool:
     ]
     if not shared:
         return False
-    replay = tape.replay(gradients=True, look_through=off_the_way(tape), want=[ref, shared[-1]])
-    value, printed = replay[shared[-1]], replay[ref]
-    if not (value.requires_grad and printed.requires_grad and replay.loss.requires_grad):
+    replayed = replay(tape, gradients=True, look_through=off_the_way(tape), want=[ref, shared[-1]])
+    value, printed = replayed[shared[-1]], replayed[ref]
+    if not (value.requires_grad and printed.requires_grad and replayed.loss.requires_grad):
         return False
-    mine, theirs = (rows_judged(what, value) for what in (printed.sum(), replay.loss))
+    mine, theirs = (rows_judged(what, value) for what in (printed.sum(), replayed.loss))
     return bool(mine.any() and theirs.any()) and not bool((mine & theirs).any())
 
 
@@ -252,7 +255,7 @@ def rows_judged(scalar: Tensor, value: Tensor) -> Tensor:
 
 def picks_one(tape: StepTape, ref: Ref) -> bool:
     """The worst, the best, the spread of losses that are optimised together: a statistic of them, no other loss."""
-    optimised = {site.op.number for site in tape.loss_sites if site.in_root}
+    optimised = {site.op.number for site in loss_sites(tape) if site.in_root}
     if not sites_of(tape, [ref]) <= optimised:
         return False
     behind = set()
@@ -268,14 +271,14 @@ def picks_one(tape: StepTape, ref: Ref) -> bool:
 def apart(tape: StepTape, reads: list[Ref]) -> bool:
     """No loss on the way to what is read stands on the way to what is optimised: two computations."""
     return not any(
-        site.in_root for site in tape.loss_sites if site.op.number in sites_of(tape, reads)
+        site.in_root for site in loss_sites(tape) if site.op.number in sites_of(tape, reads)
     )
 
 
 def left_aside(tape: StepTape) -> list[Read]:
     """Scalar losses that the step computes, with gradients on, and does not optimise: some later step prints them."""
     found: dict[Ref, None] = {}
-    for site in tape.loss_sites:
+    for site in loss_sites(tape):
         if site.in_root or site.kind == BY_HAND or not site.op.grad_enabled:
             continue
         reached = {ref for ref in site.op.outputs if ref is not None}
@@ -289,7 +292,7 @@ def left_aside(tape: StepTape) -> list[Read]:
                     scalar = ref if math.prod(tape.geometry[ref.index].size) == 1 else scalar
         if scalar is not None:
             found[scalar] = None
-    return [Read(ref, float(tape.evaluate(ref))) for ref in list(found)[:MAX_READS]]
+    return [Read(ref, float(evaluate(tape, ref))) for ref in list(found)[:MAX_READS]]
 
 
 def flat(

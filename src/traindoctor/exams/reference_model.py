@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam, nothing_beside_tokens
-from traindoctor.replay.alignment import looks_like_positions
-from traindoctor.replay.ends import Ends, find_ends
-from traindoctor.replay.modes import seed_generators
-from traindoctor.replay.reference import HELD_OUT, LEAST_BATCHES, Batches, Reference, teach
+from traindoctor.experiment.reference import HELD_OUT, LEAST_BATCHES, Batches, Reference, teach
+from traindoctor.graph.alignment import looks_like_positions
+from traindoctor.graph.ends import Ends, find_ends
+from traindoctor.ground.modes import seed_generators
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.snapshot import StepLog
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.experiment.snapshot import StepLog
 
 
 @exam(name="reference_model", title="A plain model on the same batches", cost=80)

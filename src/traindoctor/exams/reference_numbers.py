@@ -14,17 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.alignment import looks_like_positions
-from traindoctor.replay.loss_sites import TORCH_LOSSES
-from traindoctor.replay.modes import seed_generators
-from traindoctor.replay.ops import PARAMETER
-from traindoctor.replay.origins import argument, depends_on
-from traindoctor.replay.reference import HELD_OUT, LEAST_BATCHES, WIDTH, Reference, teach
+from traindoctor.experiment.reference import HELD_OUT, LEAST_BATCHES, WIDTH, Reference, teach
+from traindoctor.graph.alignment import looks_like_positions
+from traindoctor.graph.loss_sites import TORCH_LOSSES, loss_sites
+from traindoctor.graph.origins import argument, depends_on
+from traindoctor.ground.modes import seed_generators
+from traindoctor.tape.ops import PARAMETER
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.snapshot import StepLog
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.experiment.snapshot import StepLog
+    from traindoctor.tape.tape import StepTape
 
 # A signal of one number per place is read in pieces, so that it has at most so many.
 MOST_PLACES = 64
@@ -89,7 +89,7 @@ def asked_of_data(tape: StepTape | None) -> int:
 
     What the model makes itself (codes, an estimate of its own) moves with its weights: nobody can be asked to tell it.
     """
-    calls = [s for s in tape.loss_sites if s.op.name in TORCH_LOSSES] if tape is not None else []
+    calls = [s for s in loss_sites(tape) if s.op.name in TORCH_LOSSES] if tape is not None else []
     calls = [s for s in calls if depends_on(tape, s.logits) & PARAMETER]
     own = [depends_on(tape, argument(s.op, 1, "target")) & PARAMETER != 0 for s in calls]
     if own and all(own):

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ops import Ref
-from traindoctor.replay.structure import ACTIVATIONS, Structure
+from traindoctor.graph.structure import ACTIVATIONS, Structure
+from traindoctor.tape.execute import replay
+from traindoctor.tape.ops import Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.execute import Replay
-    from traindoctor.replay.ops import Op
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.execute import Replay
+    from traindoctor.tape.ops import Op
+    from traindoctor.tape.tape import StepTape
 
 PRODUCTS_OF_ENTRIES = frozenset({"mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__"})
 # Two gates that add up to 1, by float16's rounding.
@@ -43,15 +44,15 @@ def residual(patient: Patient) -> Mapping[str, Any]:
     refs = [ref for s in sums.values() for ref in s[1:]]
     gates = {id(op): pair for op, *ways in sums.values() if (pair := gates_of(tape, *ways))}
     refs += [ref for pair in gates.values() for ref in (*pair[0], *pair[1])]
-    replay = tape.replay(want=refs) if refs else None
+    replayed = replay(tape, want=refs) if refs else None
     return {
         "attentions": len(segment),
         "attentions_bypassed": sum(s is not None for s in attention_sums),
         "activations": len(acts),
         "activations_bypassed": sum(s is not None for s in act_sums),
         "additions": len([a for a in structure.additions if a[0].segment == 0]),
-        "summands": [sizes(replay, s, gates.get(id(s[0]))) for s in sums.values()]
-        if replay
+        "summands": [sizes(replayed, s, gates.get(id(s[0]))) for s in sums.values()]
+        if replayed
         else [],
         "without": [a.op.module for a, s in zip(segment, attention_sums) if s is None][:6],
         "line": segment[0].op.line,
@@ -61,16 +62,16 @@ def residual(patient: Patient) -> Mapping[str, Any]:
 Factors = tuple[tuple[Ref, ...], tuple[Ref, ...]]
 
 
-def sizes(replay: Replay, found: tuple[Op, Ref, Ref], gates: Factors | None) -> dict[str, Any]:
+def sizes(replayed: Replay, found: tuple[Op, Ref, Ref], gates: Factors | None) -> dict[str, Any]:
     op, through, around = found
 
     def size(ref: Ref) -> float:
-        return float(replay[ref].detach().float().square().mean().sqrt())
+        return float(replayed[ref].detach().float().square().mean().sqrt())
 
     return {
         "through": size(through),
         "around": size(around),
-        "carry": carried(replay, gates) if gates else None,
+        "carry": carried(replayed, gates) if gates else None,
         "module": op.module,
         "line": op.line,
     }
@@ -85,11 +86,11 @@ def gates_of(tape: StepTape, through: Ref, around: Ref) -> Factors | None:
     return (one, other) if len(one) == len(other) == 2 else None
 
 
-def carried(replay: Replay, factors: Factors) -> float | None:
+def carried(replayed: Replay, factors: Factors) -> float | None:
     """The mean share that goes around, where the factors of both ways add up to 1 everywhere."""
     for other in factors[1]:
         for one in factors[0]:
-            total = replay[one].detach().float() + replay[other].detach().float()
+            total = replayed[one].detach().float() + replayed[other].detach().float()
             if bool(((total - 1).abs() < WHOLE).all()):
-                return float(replay[other].detach().float().mean())
+                return float(replayed[other].detach().float().mean())
     return None

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ops import Op, Ref
-from traindoctor.replay.structure import Structure
+from traindoctor.graph.structure import Structure
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 
 @exam(name="sharing", title="Parameters used at several depths", cost=1)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam, nothing_beside_tokens
-from traindoctor.replay.alignment import exact_shift
-from traindoctor.replay.ends import (
+from traindoctor.graph.alignment import exact_shift
+from traindoctor.graph.ends import (
     ROUNDING,
     Ends,
     changed,
@@ -19,11 +19,13 @@ from traindoctor.replay.ends import (
     find_ends,
     movement,
 )
-from traindoctor.replay.squares import compared_numbers
+from traindoctor.graph.squares import compared_numbers
+from traindoctor.tape.execute import replay
+from traindoctor.tape.faithful import require_faithful
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 SHOWN = 24
 
@@ -118,10 +120,10 @@ def behind_a_prefix(tape: StepTape, ends: Ends) -> dict[str, Any]:
     try:
         row, begin, end = chosen_row(ends.index)
         middle = (begin + end) // 2
-        base = tape.replay(want=(ends.loss.logits,))[ends.loss.logits]
+        base = replay(tape, want=(ends.loss.logits,))[ends.loss.logits]
         token = changed(ends.index, ends, row, range(middle, middle + 1))
         moved = movement(tape, ends, base, token).reshape(B, P)[row]
-        tape.require_faithful()
+        require_faithful(tape)
     except ReplayError:
         return {}
     seen = (moved > ROUNDING * moved.max()).nonzero()

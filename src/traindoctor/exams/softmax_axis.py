@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.replay.ops import Op, Ref, replace
-from traindoctor.replay.origins import argument
-from traindoctor.replay.structure import DROPOUTS, VIEWS, Attention, Structure
+from traindoctor.graph.origins import argument
+from traindoctor.graph.structure import DROPOUTS, VIEWS, Attention, Structure
+from traindoctor.ground.nested import replace
+from traindoctor.tape.execute import replay
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
-    from traindoctor.replay.execute import Replay
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.execute import Replay
+    from traindoctor.tape.tape import StepTape
 
 # Rows within so many units in the last place of 1 are whole; where the rest of others went is followed entry by entry.
 ROUNDINGS = 16
@@ -48,17 +50,17 @@ def examine(tape: StepTape, structure: Structure, attention: Attention) -> dict[
         return None
     others = [ref for op in attention.path for ref in op.inputs]
     partners = factors_beside(tape, attention)
-    replay = tape.replay(want=[softmax, *others, *partners])
-    start = replay[softmax].detach()
-    plain = follow(attention, start, replay, keep=VIEWS)
-    whole = follow(attention, start, replay, keep=None)
+    replayed = replay(tape, want=[softmax, *others, *partners])
+    start = replayed[softmax].detach()
+    plain = follow(attention, start, replayed, keep=VIEWS)
+    whole = follow(attention, start, replayed, keep=None)
     sums, noise = plain.float().sum(axis), float(torch.finfo(start.dtype).eps)
     off, off_at_product = gap(sums), gap(whole.float().sum(axis))
-    if off is None or any(is_a_mean(replay[one], plain.shape[axis]) for one in partners):
+    if off is None or any(is_a_mean(replayed[one], plain.shape[axis]) for one in partners):
         return None
     if off > ROUNDINGS * noise:
         entries = torch.arange(start.numel(), device=start.device).reshape(start.shape)
-        places = follow(attention, entries, replay, keep=VIEWS)
+        places = follow(attention, entries, replayed, keep=VIEWS)
         off = gap(sums + cut_off(start, softmax_dim(attention.op), places, axis))
     return {
         "off": off,
@@ -92,7 +94,7 @@ def is_a_mean(other: Tensor, size: int) -> bool:
 
 
 def follow(
-    attention: Attention, value: Tensor, replay: Replay, *, keep: frozenset[str] | None
+    attention: Attention, value: Tensor, replayed: Replay, *, keep: frozenset[str] | None
 ) -> Tensor:
     """The weights as they enter the product, without dropout; `keep` names the ops that are applied."""
     softmax = attention.op.outputs[0]
@@ -100,7 +102,7 @@ def follow(
     current = {softmax: value}
 
     def read(ref: Ref) -> Tensor:
-        return current.get(ref, replay[ref]).detach()
+        return current.get(ref, replayed[ref]).detach()
 
     for op in attention.path:
         source = next(ref for ref in op.inputs if ref in current)

@@ -10,13 +10,15 @@ import torch
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.compare import compare_all
-from traindoctor.replay.ops import is_foreign
-from traindoctor.replay.overwritten import gradients_after, late_writes
+from traindoctor.graph.overwritten import gradients_after, late_writes
+from traindoctor.tape.compare import compare_all
+from traindoctor.tape.execute import replay
+from traindoctor.tape.faithful import distance_from_step
+from traindoctor.tape.ops import is_foreign
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # The replay must be the step: bit for bit as a rule, rounding of fused kernels at most.
 FAITHFUL = 1e-5
@@ -49,7 +51,7 @@ def tape_gradient(patient: Patient) -> Mapping[str, Any]:
 def judge(tape: StepTape) -> dict[str, Any]:
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
-    faithful = tape.faithful
+    faithful = distance_from_step(tape)
     # Compiled code rounds in other places; how far its results lie apart was measured on this step.
     if not faithful <= max(FAITHFUL, 2 * (tape.compiled or 0.0)):
         raise ReplayError(
@@ -59,7 +61,7 @@ def judge(tape: StepTape) -> dict[str, Any]:
         raise ReplayError("the loss is not finite")
     if not any(gradient is not None for gradient in tape.fresh.values()):
         raise ReplayError("no gradient was given")
-    reference = tape.replay(gradients=True).gradients()
+    reference = replay(tape, gradients=True).gradients()
     whole, parts = compare_all(tape.fresh, reference)
     difference = max([whole, *(part.difference for part in parts)])
     noise = ROUNDINGS * rounding(tape)
@@ -117,7 +119,7 @@ def rounding(tape: StepTape) -> float:
 def conditioning(tape: StepTape, reference: Mapping[str, torch.Tensor | None]) -> float:
     """How far the same gradient moves when it is computed in float64: what rounding can do in this step."""
     try:
-        exact = tape.replay(dtype=torch.float64, gradients=True).gradients()
+        exact = replay(tape, dtype=torch.float64, gradients=True).gradients()
     except ReplayError:
         return 0.0
     whole, parts = compare_all(reference, exact)

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
-from traindoctor.replay.at_rest import at_rest, no_gradient, trained
+from traindoctor.experiment.at_rest import at_rest, no_gradient, trained
+from traindoctor.tape.execute import replay
 
 if TYPE_CHECKING:
-    from traindoctor.replay.patient import Patient
-    from traindoctor.replay.tape import StepTape
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # A zero layer behind which another one starts at zero waits a step for it, a chain of them some steps: then all move.
 SETTLED = 10
@@ -65,5 +66,5 @@ def wake(tape: StepTape, names: list[str]) -> set[str]:
         return (torch.randn(value.shape, generator=generator) * TRIAL).to(value)
 
     other = {name: small(tape.parameters[name].value) for name in names}
-    gradients = tape.replay(parameters=other, gradients=True).gradients()
+    gradients = replay(tape, parameters=other, gradients=True).gradients()
     return {name for name in names if not no_gradient(gradients.get(name))}

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
+from traindoctor.ground.border import border
+from traindoctor.ground.names import any_compiled
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
-from traindoctor.replay.border import border
-from traindoctor.replay.names import any_compiled
 
 if TYPE_CHECKING:
-    from traindoctor.replay.names import Names
+    from traindoctor.ground.names import Names
 
 STATISTICS = ("rms", "absmax", "zeros", "dead", "nonfinite", "input_dependence")
 # Units of these can die: silent for every example and every position of a batch.

@@ -15,18 +15,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
+from traindoctor.ground import frames
+from traindoctor.ground.border import border
+from traindoctor.ground.mode_stack import take_from_stack
+from traindoctor.ground.names import any_compiled
+from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.quiet import active
+from traindoctor.ground.unseen import handed_on
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
-from traindoctor.replay import frames
-from traindoctor.replay.border import border
-from traindoctor.replay.mode_stack import take_from_stack
-from traindoctor.replay.names import any_compiled
-from traindoctor.replay.ops import op_name, tensors_in
-from traindoctor.replay.quiet import active
-from traindoctor.replay.unseen import handed_on
+from traindoctor.tape.ops import op_name
 
 if TYPE_CHECKING:
-    from traindoctor.replay.names import Names
+    from traindoctor.ground.names import Names
 
 # One example of the batch and so many of its queries tell enough.
 MOST_QUERIES = 64

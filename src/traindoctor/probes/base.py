@@ -12,7 +12,7 @@ from traindoctor.record import RecordWriter
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from traindoctor.replay.names import Names
+    from traindoctor.ground.names import Names
 
 Cost = Literal["free", "cheap", "costly"]
 

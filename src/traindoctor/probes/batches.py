@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traindoctor.events import BatchFetched, Event, ForwardBegin, LossCalled, TokensEmbedded
+from traindoctor.experiment.samples import PATIENCE, HostCopy, dense_arguments, host_copy, thinned
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.samples import PATIENCE, HostCopy, dense_arguments, host_copy, thinned
 
 # Row hashes remembered to say whether a row is new: 8 bytes each.
 MOST_REMEMBERED = 200_000

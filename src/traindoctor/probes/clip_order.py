@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import BackwardBegin, BackwardEnd, Clipped, Event, StepBegin, Unscaled
+from traindoctor.ground.names import local
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
-from traindoctor.replay.names import local
 
 # Values of each clipped parameter, evenly spread, that say whether a script updates it by hand.
 WATCHED_VALUES = 16

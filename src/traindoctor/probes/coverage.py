@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, GradsCleared, StepBegin
+from traindoctor.ground.names import local
+from traindoctor.ground.trees import ModuleTrees
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.names import local
-from traindoctor.replay.trees import ModuleTrees
 
 # Looked at often at first, where a fault of construction is decided, then now and then: experts that a
 # mixture uses rarely, stages that begin late.

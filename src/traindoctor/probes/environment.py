@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from traindoctor.events import Event, ForwardBegin, StepBegin
+from traindoctor.ground.names import unwrap
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.names import unwrap
 
 if TYPE_CHECKING:
-    from traindoctor.replay.names import Names
+    from traindoctor.ground.names import Names
 
 # Lines of the model tree; a deeper one is cut, with a word.
 MOST_MODULES = 400

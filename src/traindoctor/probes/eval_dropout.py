@@ -10,12 +10,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
+from traindoctor.ground.border import border
+from traindoctor.ground.mode_stack import take_from_stack
+from traindoctor.ground.unseen import handed_on
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.border import border
-from traindoctor.replay.mode_stack import take_from_stack
-from traindoctor.replay.ops import op_name
-from traindoctor.replay.unseen import handed_on
+from traindoctor.tape.ops import op_name
 
 # Evaluation passes that are listened to.
 PASSES = 3

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import Clipped, Event, StepBegin
+from traindoctor.ground.names import local
+from traindoctor.ground.torch_private import foreach_norm
 from traindoctor.probes.base import Cost, Later, parameters_of
 from traindoctor.record import RecordWriter
-from traindoctor.replay.names import local
-from traindoctor.torch_private import foreach_norm
 
 if TYPE_CHECKING:
-    from traindoctor.replay.names import Names
+    from traindoctor.ground.names import Names
 
 
 class GradientNorm:

@@ -7,9 +7,9 @@ from collections import deque
 from typing import Any, ClassVar
 
 from traindoctor.events import Event, ForwardEnd
+from traindoctor.ground.nested import tensors_in
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.ops import tensors_in
 
 # A graph that outlives so many steps is held by someone: in 76 recorded runs no other than the leaking one
 # had a single such graph.

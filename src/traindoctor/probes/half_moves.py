@@ -16,11 +16,11 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.events import BackwardEnd, Event, ForwardBegin, StepBegin
+from traindoctor.experiment.rules import rule_of
+from traindoctor.ground.names import local
+from traindoctor.ground.trees import ModuleTrees
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.names import local
-from traindoctor.replay.rules import rule_of
-from traindoctor.replay.trees import ModuleTrees
 
 HALVES = (torch.bfloat16, torch.float16)
 # A master copy begins on a weight of the grid, half a spacing away from the next: it needs some updates to get there.

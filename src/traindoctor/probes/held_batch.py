@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from traindoctor.events import Event, ForwardBegin
+from traindoctor.ground.nested import tensors_in
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.ops import tensors_in
 
 # So many steps in a row with the same tensors, then the script's other data are looked at, once.
 STEPS = 8

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traindoctor.events import Event
+from traindoctor.experiment.samples import Sample, Samples
 from traindoctor.probes.base import ASKED_AT, DEALS, MOST_ROWS, Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.samples import Sample, Samples
 
 Labels = list[NDArray[np.int64]]
 """One array per batch."""

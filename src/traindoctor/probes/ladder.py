@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traindoctor.events import Event
+from traindoctor.experiment.samples import Sample, Samples
+from traindoctor.graph.alignment import Mask, Tokens, align, layouts
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.alignment import Mask, Tokens, align, layouts
-from traindoctor.replay.samples import Sample, Samples
 
 # Hashed counts: 2**18 slots of 4 bytes, 12 tables, 12 MiB. Past a quarter full, counting stops and
 # scoring goes on: two contexts in one slot would make the rung too good or too bad.

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import Event, StepBegin
+from traindoctor.ground.names import local
 from traindoctor.probes.base import Cost, Later, parameters_of
 from traindoctor.record import RecordWriter
-from traindoctor.replay.names import local
 
 if TYPE_CHECKING:
-    from traindoctor.replay.names import Names
+    from traindoctor.ground.names import Names
 
 # Numbers for one parameter: largest gradient, its share of zeros, largest weight, non-finite weights.
 COLUMNS = 4

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, StepEnd
+from traindoctor.ground.names import local
+from traindoctor.ground.torch_private import foreach_norm
+from traindoctor.ground.trees import ModuleTrees
 from traindoctor.probes.base import Cost, Later, parameters_of
 from traindoctor.record import RecordWriter
-from traindoctor.replay.names import local
-from traindoctor.replay.trees import ModuleTrees
-from traindoctor.torch_private import foreach_norm
 
 if TYPE_CHECKING:
-    from traindoctor.replay.names import Names
+    from traindoctor.ground.names import Names
 
 # Stands for all parameters before an optimizer has stepped.
 NOBODY = 0

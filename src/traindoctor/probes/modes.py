@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 
 from traindoctor.events import Event, ForwardBegin
+from traindoctor.ground.torch_private import BatchNorm, Dropout
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.torch_private import BatchNorm, Dropout
 
 # Modules whose mode changes what they compute; the mode of the others means nothing.
 SENSITIVE = (

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traindoctor.events import Event, LossCalled
+from traindoctor.experiment.samples import PATIENCE, HostCopy, host_copy
 from traindoctor.probes.base import ASKED_AT, DEALS, MOST_ROWS, Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.samples import PATIENCE, HostCopy, host_copy
 
 LOSSES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
 # Numbers of a row that are looked at, evenly spaced: a signal's places tell the same story.

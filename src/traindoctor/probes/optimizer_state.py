@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import Event, ForwardBegin, StepBegin, StepEnd
+from traindoctor.experiment.settings import betas_of
+from traindoctor.ground.names import local
+from traindoctor.ground.trees import ModuleTrees
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.names import local
-from traindoctor.replay.settings import betas_of
-from traindoctor.replay.trees import ModuleTrees
 
 # Statistics need no more entries than this of one tensor: a stride over it is read.
 ENTRIES = 4096

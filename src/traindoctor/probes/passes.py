@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, GradsCleared
+from traindoctor.ground.nested import tensors_in
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.ops import tensors_in
 
 
 class Passes:

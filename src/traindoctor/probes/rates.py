@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import Event, RateScheduled, StepBegin
+from traindoctor.experiment.settings import betas_of
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.settings import betas_of
 
 # Settings of a scheduler that say where it is going; what else depends on the object is not for the record.
 SCHEDULE_SETTINGS = (

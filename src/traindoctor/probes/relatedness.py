@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traindoctor.events import Event
+from traindoctor.experiment.samples import Sample, Samples
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.samples import Sample, Samples
 
 ASKED_AT = (96, 256, 640, 1280)
 FEATURES = 512

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.events import Event, ForwardBegin, StepBegin, StepEnd
+from traindoctor.experiment.rules import rule_of
+from traindoctor.ground.memory import memory
+from traindoctor.ground.names import local
+from traindoctor.ground.trees import ModuleTrees
 from traindoctor.probes.base import Cost
 from traindoctor.record import ExamResult, RecordWriter
-from traindoctor.replay.memory import memory
-from traindoctor.replay.names import local
-from traindoctor.replay.rules import rule_of
-from traindoctor.replay.trees import ModuleTrees
 
 # Copies for one step. A larger model is sampled by tensors.
 MAX_ELEMENTS = 8_000_000

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, ScalarRead, StepBegin
+from traindoctor.ground.border import border
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.border import border
 
 
 class Mark(NamedTuple):

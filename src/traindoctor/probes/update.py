@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import Event, ForwardBegin, StepBegin, StepEnd
+from traindoctor.ground.memory import memory
+from traindoctor.ground.torch_private import foreach_norm
+from traindoctor.ground.trees import ModuleTrees
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
-from traindoctor.replay.memory import memory
-from traindoctor.replay.trees import ModuleTrees
-from traindoctor.torch_private import foreach_norm
 
 # One copy of the parameters for the time of one step; larger models are not copied.
 

@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from traindoctor.events import Event, StepBegin
+from traindoctor.ground.names import local
 from traindoctor.probes.base import Cost, Later, parameters_of
 from traindoctor.record import RecordWriter
-from traindoctor.replay.names import local
 
 if TYPE_CHECKING:
-    from traindoctor.replay.names import Names
+    from traindoctor.ground.names import Names
 
 # Values of each parameter that go into the checksum: replicas that differ, differ everywhere.
 SLICE = 256

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traindoctor.capture.hub import Patches
-from traindoctor.replay import exchange
+from traindoctor.ground import exchange
 
 
 def install(patches: Patches) -> None:

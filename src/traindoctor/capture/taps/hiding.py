@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from traindoctor.torch_private import eval_frame
+from traindoctor.ground.torch_private import eval_frame
 
 # What runs between the script and an event: all else of ours runs while the compiler is off (hub.emit).
 PARTS = (
@@ -20,11 +20,12 @@ PARTS = (
     "capture.first_training",
     "capture.beside",
     "events",
-    "replay.border",
-    "replay.ops",
-    "replay.quiet",
-    "replay.names",
-    "torch_private",
+    "ground.border",
+    "ground.names",
+    "ground.nested",
+    "ground.quiet",
+    "ground.torch_private",
+    "tape.ops",
 )
 _hidden: set[CodeType] = set()
 

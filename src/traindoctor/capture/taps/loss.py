@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import LossCalled, TokensEmbedded
-from traindoctor.replay.ops import tensors_in
+from traindoctor.ground.nested import tensors_in
 
 LOSSES = (
     "cross_entropy",

@@ -13,9 +13,9 @@ from torch.compiler import is_compiling
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import ForwardBegin, ForwardEnd, GradsCleared
-from traindoctor.replay.names import is_compiled, unwrap
-from traindoctor.replay.ops import tensors_in
-from traindoctor.replay.unseen import unseen
+from traindoctor.ground.names import is_compiled, unwrap
+from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.unseen import unseen
 
 
 def install(patches: Patches) -> None:

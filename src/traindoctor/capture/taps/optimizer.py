@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.capture.step_hooks import step_hooks
 from traindoctor.events import GradsCleared, RateScheduled, StepBegin, StepEnd
-from traindoctor.replay.torch_code import HOOKED
+from traindoctor.ground.torch_code import HOOKED
 
 
 def install(patches: Patches) -> None:

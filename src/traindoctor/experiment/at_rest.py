@@ -1,0 +1,52 @@
+"""Which parameters are meant to learn, which get nothing, and which of them are zero besides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
+
+
+def trained(patient: Patient) -> set[str]:
+    """Names that an optimizer holds; a network that none holds is not meant to learn (a teacher, a target)."""
+    return {
+        patient.names.of(parameter)
+        for optimizer in patient.optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad
+    }
+
+
+def no_gradient(gradient: Tensor | None) -> bool:
+    if gradient is not None and gradient.is_sparse:
+        gradient = gradient.coalesce().values()
+    return gradient is None or not bool(gradient.any())
+
+
+def at_rest(tape: StepTape) -> list[str]:
+    """Weights of exactly zero that got a gradient, of exactly zero. Hooks may change what arrives: not judged."""
+    return [
+        name
+        for name, leaf in tape.parameters.items()
+        if not leaf.hooked
+        and tape.fresh.get(name) is not None
+        and no_gradient(tape.fresh[name])
+        and not bool(leaf.value.any())
+    ]
+
+
+def stirred(tape: StepTape, share: float) -> dict[str, Tensor]:
+    """Every weight up or down by a share of its tensor's size and of 0.1: also those that start at zero."""
+    generator = torch.Generator().manual_seed(0)
+    moved = {}
+    for name, leaf in tape.parameters.items():
+        value = leaf.value
+        sign = torch.randint(0, 2, value.shape, generator=generator).to(value) * 2 - 1
+        moved[name] = value + sign * share * (value.double().square().mean().sqrt() + 0.1).to(value)
+    return moved

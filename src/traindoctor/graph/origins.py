@@ -1,0 +1,67 @@
+"""Where a value on a tape comes from: what it depends on, which values it is only another form of, what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from traindoctor.errors import ReplayError
+from traindoctor.tape.execute import evaluate
+from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref, refs_in
+
+if TYPE_CHECKING:
+    from traindoctor.tape.tape import StepTape
+
+# The same numbers in another shape, order of axes or dtype.
+REARRANGING = frozenset(
+    "view reshape flatten unflatten squeeze unsqueeze transpose permute movedim contiguous clone T mT t "
+    "float double half bfloat16 to type type_as view_as alias detach data expand neg __neg__ narrow "
+    "select chunk split swapaxes swapdims".split()
+)
+
+
+def argument(op: Op, place: int | None, name: str, default: Any = None) -> Any:
+    if name in op.kwargs:
+        return op.kwargs[name]
+    return op.args[place] if place is not None and len(op.args) > place else default
+
+
+def index_tensors(op: Op) -> list[Ref]:
+    return list(refs_in(op.args[1:]))
+
+
+def depends_on(tape: StepTape, ref: Any) -> int:
+    if not isinstance(ref, Ref):
+        return 0
+    if ref in tape.constants:
+        return DATA if ref in tape.data_set else 0
+    if tape.name_of(ref) is not None:
+        return PARAMETER
+    op = tape.producer.get(ref)
+    made = op.depends_on if op is not None else 0
+    return made | tape.written.get(ref, 0)
+
+
+def walk_back(tape: StepTape, ref: Ref) -> Iterator[tuple[Ref, Op | None]]:
+    """The Ref and those it is a rearrangement of, each with the op that made it: an earlier one each time."""
+    while True:
+        op = tape.producer.get(ref)
+        yield ref, op
+        if op is None or not op.inputs:
+            return
+        sliced = op.name == "__getitem__" and not index_tensors(op)
+        if op.name not in REARRANGING and not sliced:
+            return
+        ref = op.inputs[0]
+
+
+def value_of(tape: StepTape, ref: Ref) -> Tensor | None:
+    constant = tape.constants.get(ref)
+    if constant is not None:
+        return constant
+    try:
+        return evaluate(tape, ref)
+    except ReplayError:
+        return None

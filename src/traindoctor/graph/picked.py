@@ -1,0 +1,85 @@
+"""Losses over picked places: `logits[mask]`, `hidden.index_select(...)`. Which place of the batch is each row of?
+
+Legend: B rows, T places, N picked ones. The picking op is run again on numbers of places instead of activations:
+whatever way it picks, its result says which were picked.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from traindoctor.errors import ReplayError
+from traindoctor.tape.execute import replay
+from traindoctor.tape.ops import Op
+
+if TYPE_CHECKING:
+    from traindoctor.graph.sites import LossSite
+    from traindoctor.graph.structure import Structure
+    from traindoctor.tape.tape import StepTape
+
+PICKS = frozenset("__getitem__ masked_select index_select gather take_along_dim index".split())
+# A target that does not count.
+NONE = -100
+
+
+def unpicked(tape: StepTape, structure: Structure, loss: LossSite, places: int) -> LossSite | None:
+    """The same loss, laid over all `places` (B*T) of the batch: those that were not picked do not count.
+
+    Its scores are read before the pick: class scores, or the activations that a head makes scores of.
+    """
+    N = len(loss.targets)
+    if loss.class_dim is None or loss.targets.ndim != 1 or not 0 < N < places:
+        return None
+    for op in structure.up(loss.logits):
+        if op.name in PICKS and _picks(structure, op, N, places):
+            rows = _rows(tape, op, N, places)
+            return None if rows is None else _laid(loss, structure, op, rows, places)
+    return None
+
+
+def _picks(structure: Structure, op: Op, N: int, places: int) -> bool:
+    out = op.outputs[0]
+    if out is None or not op.inputs:
+        return False
+    source, made = structure.shape(op.inputs[0]), structure.shape(out)
+    if len(source) < 2 or len(made) < 2 or source[-1] != made[-1]:
+        return False
+    return math.prod(source[:-1]) == places and math.prod(made[:-1]) == N
+
+
+def _rows(tape: StepTape, op: Op, N: int, places: int) -> torch.Tensor | None:
+    """(N,) the number of the place that each picked row is of."""
+    source, out = op.inputs[0], op.outputs[0]
+    assert out is not None
+    size = tape.geometry[source.index].size
+    numbers = torch.arange(places, dtype=torch.float64).reshape(*size[:-1], 1).expand(size)
+    try:
+        # On the device and in the dtype that a float64 replay has at this place.
+        like = replay(tape, dtype=torch.float64, want=[source])[source]
+        numbers = numbers.to(like).contiguous()
+        replayed = replay(tape, dtype=torch.float64, substitute={source: numbers}, want=[out])
+    except ReplayError:
+        return None
+    picked = replayed[out].detach().reshape(N, -1)[:, 0].round().long().cpu()
+    known = bool((picked >= 0).all() and (picked < places).all())
+    return picked if known and len(picked.unique()) == N else None
+
+
+def _laid(
+    loss: LossSite, structure: Structure, op: Op, rows: torch.Tensor, places: int
+) -> LossSite:
+    source = op.inputs[0]
+    targets = torch.full((places,), NONE, dtype=loss.targets.dtype)
+    valid = torch.zeros(places, dtype=torch.bool)
+    targets[rows], valid[rows] = loss.targets.cpu(), loss.valid.cpu()
+    return replace(
+        loss,
+        logits=source,
+        targets=targets,
+        valid=valid,
+        class_dim=len(structure.shape(source)) - 1,
+    )

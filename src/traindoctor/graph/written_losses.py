@@ -1,0 +1,162 @@
+"""Losses written by hand: a log-softmax, or logits and a log-sum-exp, from which targets are picked.
+
+They are picked by gather, by indexing, or by a product with one-hot rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from traindoctor.graph.origins import (
+    REARRANGING,
+    argument,
+    depends_on,
+    index_tensors,
+    value_of,
+    walk_back,
+)
+from traindoctor.graph.sites import LossSite
+from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref, refs_in
+
+if TYPE_CHECKING:
+    from traindoctor.tape.tape import StepTape
+
+SOFTMAX = frozenset({"log_softmax", "softmax", "log_softmax_", "_log_softmax", "_softmax"})
+# What may stand between a softmax and the pick: log(softmax(x) + eps).
+AFTER_SOFTMAX = frozenset({"log", "log_", "clamp", "clamp_min", "add", "__add__"})
+DIVISIONS = frozenset({"div", "__truediv__", "div_", "__itruediv__"})
+NORMALISING = SOFTMAX | {"logsumexp", "exp", "exp_", "logaddexp"}
+
+
+def picked_site(tape: StepTape, op: Op) -> LossSite | None:
+    """gather(x, targets), x[arange, targets]: a loss if x is, or is normalised to, a distribution."""
+    source = op.args[0] if op.args else None
+    index = op.index
+    picks = index_tensors(op) or list(refs_in(op.kwargs))
+    if not isinstance(source, Ref) or index is None or not picks:
+        return None
+    if depends_on(tape, picks[-1]) & PARAMETER or tape.name_of(source) is not None:
+        return None  # routing by the model's own choice, or a look-up in a table
+    size = tape.geometry[source.index].size
+    if op.name in ("gather", "take_along_dim"):
+        place = 1 if op.name == "gather" else 2
+        dim = argument(op, place, "dim")
+        if not isinstance(dim, int) or dim % len(size) != len(size) - 1:
+            return None
+        if index.dim() != len(size) or index.shape[-1] != 1:
+            return None
+    elif op.name == "__getitem__":
+        if len(size) < 2 or len(picks) < len(size):
+            return None
+    else:
+        return None
+    return _site_of(tape, op, source, index.reshape(-1), "gather", picks[-1])
+
+
+def one_hot_site(tape: StepTape, op: Op) -> LossSite | None:
+    """log-probabilities times one-hot rows."""
+    refs = [ref for ref in op.args if isinstance(ref, Ref)]
+    if len(refs) != 2:
+        return None
+    for source, other in (refs, refs[::-1]):
+        for _, maker in walk_back(tape, other):
+            if maker is not None and maker.name == "one_hot" and maker.index is not None:
+                index = maker.index.reshape(-1)
+                return _site_of(tape, op, source, index, "one_hot", other)
+    return None
+
+
+def _site_of(
+    tape: StepTape, op: Op, source: Ref, targets: Tensor, how: str, target_ref: Ref
+) -> LossSite | None:
+    classes = tape.geometry[source.index].size[-1]
+    found = _normalised(tape, source, op)
+    if found is None:
+        return None
+    kind, logits = found
+    size = tape.geometry[logits.index].size
+    fits = bool(size) and size[-1] == classes and _count(size) == len(targets) * classes
+    if not fits:
+        logits, size = source, tape.geometry[source.index].size
+        if _count(size) != len(targets) * classes:
+            return None
+    return LossSite(
+        op=op,
+        kind=f"{kind}_{how}",
+        logits=logits,
+        targets=targets,
+        valid=_valid_targets(tape, op, targets),
+        reduction="none",
+        line=op.line,
+        class_dim=len(size) - 1,
+        num_classes=classes,
+        from_data=depends_on(tape, target_ref) & DATA != 0,
+        in_root=False,
+    )
+
+
+def _normalised(tape: StepTape, source: Ref, pick: Op) -> tuple[str, Ref] | None:
+    """What the picked values are: of a softmax's result, or of logits that are normalised beside the pick."""
+    maker = _maker(tape, source)
+    if maker is not None and maker.inputs:
+        if maker.name in SOFTMAX:
+            return maker.name.strip("_"), maker.inputs[0]
+        if maker.name in AFTER_SOFTMAX:
+            while maker is not None and maker.inputs and maker.name in AFTER_SOFTMAX:
+                maker = _maker(tape, maker.inputs[0])
+            if maker is not None and maker.inputs and maker.name in ("softmax", "_softmax"):
+                return "softmax", maker.inputs[0]
+        elif maker.name in ("sub", "__sub__", "sub_", "__isub__") and len(maker.inputs) == 2:
+            return "logsumexp", maker.inputs[0]
+        elif maker.name in DIVISIONS and len(maker.inputs) == 2:
+            return "probability", source  # exp(x) / sum exp(x), by hand: a distribution
+    start = {tape.geometry[ref.index].storage for ref, _ in walk_back(tape, source)}
+    reached = set(start)
+    for later in tape.ops:
+        if any(tape.geometry[ref.index].storage in reached for ref in later.inputs):
+            if later.name in NORMALISING:
+                in_place = {tape.geometry[ref.index].storage for ref in later.writes} & start
+                if in_place and later.number < pick.number:
+                    return "probability", source  # the scores were written over before the pick
+                return "logsumexp", source
+            near = later.name in REARRANGING or later.name in ("sub", "__sub__", "__getitem__")
+            if near or later.name in ("mul", "__mul__", "div", "__truediv__"):
+                reached |= {tape.geometry[r.index].storage for r in later.outputs if r is not None}
+    return None
+
+
+def _maker(tape: StepTape, ref: Ref) -> Op | None:
+    """The op behind all rearrangements of its result."""
+    return [op for _, op in walk_back(tape, ref)][-1]
+
+
+def _count(size: tuple[int, ...]) -> int:
+    total = 1
+    for length in size:
+        total *= length
+    return total
+
+
+def _valid_targets(tape: StepTape, op: Op, targets: Tensor) -> Tensor:
+    """Which picked values count: a mask of 0 and 1 from the data that multiplies or selects them later."""
+    valid = targets >= 0
+    reached = {ref for ref in op.outputs if ref is not None}
+    for later in tape.ops[op.number + 1 :]:
+        if not reached & set(later.inputs):
+            continue
+        masks = [r for r in later.inputs if depends_on(tape, r) == DATA and r not in reached]
+        for mask in masks:
+            size = tape.geometry[mask.index].size
+            if _count(size) != len(targets):
+                continue
+            value = value_of(tape, mask)
+            if value is not None and bool(((value == 0) | (value == 1)).all()):
+                inverted = later.name.startswith("masked_fill")
+                chosen = value.reshape(-1).to(torch.bool)
+                return valid & (~chosen if inverted else chosen)
+        if later.name in REARRANGING or later.name in ("sub", "__sub__", "__rsub__", "log"):
+            reached |= {ref for ref in later.outputs if ref is not None}
+    return valid

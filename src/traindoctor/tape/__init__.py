@@ -1,0 +1,1 @@
+"""One training step, written down and run again."""
