@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from odd_optimizers import Counting, Langevin, Lion, Lookahead
-from short_runs import STEPS, B, T, Tiny, run
+from short_runs import STEPS, B, T, Tiny, batch, run
 from traindoctor.capture.watch import Watch
 from traindoctor.errors import ReplayError
 from traindoctor.exams.counterfactual import (
@@ -241,6 +241,29 @@ def test_a_model_above_the_bound_has_no_snapshot_and_a_reason(tmp_path) -> None:
     keeper.on(StepBegin(torch.optim.SGD(model.parameters(), lr=0.1), 0), 0)
     assert keeper.first is None
     assert "bound" in keeper.refusal
+
+
+def test_a_pass_that_only_tries_the_model_does_not_take_the_first_steps_place(tmp_path) -> None:
+    watch = Watch(tmp_path, probes=[])
+    watch.attach()
+    try:
+        torch.manual_seed(0)
+        model = Tiny()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        losses = []
+        for step in range(STEPS):
+            x, y = batch()
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+            loss.backward()
+            if step:  # before the first step the shapes are tried
+                optimizer.step()
+                losses.append(loss.item())
+    finally:
+        watch.detach()
+    assert watch.patient.snapshot.first.step == 1
+    assert first_plan(watch).control().losses == pytest.approx(losses[:FIRST_STEPS], abs=1e-5)
+    watch.close("done")
 
 
 def test_a_wider_limit_is_no_matter_to_adam(tmp_path) -> None:

@@ -53,12 +53,12 @@ USUAL_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 def first_plan(patient: Patient, runs: int = 4) -> Plan:
     keeper = _keeper(patient)
     if keeper.first is None:
-        raise NotPossible("no snapshot of step 0 was kept")
+        raise NotPossible("no snapshot of the first step was kept")
     return plan_in_time(patient, keeper.first, FIRST_STEPS, runs)
 
 
 def breaking_plan(patient: Patient) -> Plan:
-    """From the last snapshot before the run breaks, if it does; else from step 0."""
+    """From the last snapshot before the run breaks, if it does; else from the first one."""
     keeper = _keeper(patient)
     snapshot = keeper.breaking
     if snapshot is None or snapshot is keeper.first:
@@ -67,7 +67,7 @@ def breaking_plan(patient: Patient) -> Plan:
 
 
 def late_plan(patient: Patient, runs: int = 4) -> Plan:
-    """From the latest sound snapshot; a short run has only that of step 0."""
+    """From the latest sound snapshot; a short run has only the first."""
     keeper = _keeper(patient)
     snapshot = keeper.latest or keeper.first
     if snapshot is None:

@@ -1,6 +1,6 @@
 """What is needed to run K steps of the run again: weights and optimizer state at a step, and the batches after it.
 
-Kept are the snapshot of step 0 and the two latest ones, each with the batches of the steps that follow it. Once
+Kept are the snapshot of the first optimizer step and the two latest ones, each with the batches of the steps that follow it. Once
 the loss is no longer finite no new one is taken: the last good one stays. All are copies, within a bound that is
 stated in the record; a run that would exceed it is told why it has none.
 """
@@ -39,7 +39,7 @@ from traindoctor.ground.modes import random_states
 from traindoctor.ground.names import SHARDED, Names, local, sharded
 from traindoctor.ground.nested import tensors_in
 
-# Steps replayed from step 0, and the later batches that judge them.
+# Steps replayed from the first, and the later batches that judge them.
 FIRST_STEPS = 40
 LATER_STEPS = 20
 HELD_OUT = 6
@@ -126,7 +126,7 @@ class Snapshot:
 
 
 class Keeper:
-    """Listens to the run and keeps its snapshots: `first` of step 0, `recent` the two latest."""
+    """Listens to the run and keeps its snapshots: `first` of the first optimizer step, `recent` the two latest."""
 
     def __init__(self, names: Names, *, max_bytes: int = MAX_BYTES) -> None:
         self.names = names
@@ -224,7 +224,8 @@ class Keeper:
     def wants(self, step: int) -> bool:
         """Whether the data of this step are kept: decided at its first event."""
         if self._decided[0] != step:
-            wanted = step % EVERY == 0 or any(not s.complete for s in self.kept)
+            early = self.first is None and step < EVERY  # a pass without a step may come first, to try the model
+            wanted = early or step % EVERY == 0 or any(not s.complete for s in self.kept)
             self._decided = (step, wanted)
         return self._decided[1]
 
@@ -270,7 +271,7 @@ class Keeper:
         if log.num_optimizers > 1:
             return
         log.settings = [group_settings(group) for group in optimizer.param_groups]
-        if log.step == 0:
+        if self.first is None and log.step < EVERY:
             self.first = self._take(log.step, optimizer)
         elif log.step % EVERY == 0 and self.allowed(log.step) and not self._breaks(log):
             snapshot = self._take(log.step, optimizer)
