@@ -249,16 +249,18 @@ def test_a_pass_that_only_tries_the_model_does_not_take_the_first_steps_place(tm
     try:
         torch.manual_seed(0)
         model = Tiny()
+        x, y = batch()
+        F.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
+        model.zero_grad()
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         losses = []
-        for step in range(STEPS):
+        for _ in range(STEPS):
             x, y = batch()
-            optimizer.zero_grad()
             loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+            optimizer.zero_grad()
             loss.backward()
-            if step:  # before the first step the shapes are tried
-                optimizer.step()
-                losses.append(loss.item())
+            optimizer.step()
+            losses.append(loss.item())
     finally:
         watch.detach()
     assert watch.patient.snapshot.first.step == 1

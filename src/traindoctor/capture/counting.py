@@ -41,7 +41,7 @@ class StepCount:
         self._recent: deque[set[int]] = deque(maxlen=RECENT)
         """Who stepped in the last steps: optimizers may take turns."""
         self._searched = False
-        self._counts_backwards = False
+        self._never_steps = False
 
     @property
     def waiting(self) -> bool:
@@ -108,11 +108,12 @@ class StepCount:
         if not len(hub.optimizers) and not self._searched:
             self._searched = True
             hub.optimizers.update(optimizers_alive())
-        if not len(hub.optimizers) or self._backwards_in_step >= NEVER_STEPS:
-            self._counts_backwards = True
-        if self._counts_backwards:
+        if self._backwards_in_step >= NEVER_STEPS:
+            self._never_steps = True
+        counted = self._never_steps or not len(hub.optimizers)
+        if counted:
             hub.first_backward = True
-        return self._counts_backwards
+        return counted
 
 
 def optimizers_alive() -> list[torch.optim.Optimizer]:
