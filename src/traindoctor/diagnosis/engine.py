@@ -54,8 +54,10 @@ def diagnose(
         return diagnose_log(record, outcomes, notes)
     with np.errstate(all="ignore"):
         seen, percent, seconds = symptoms(record), overhead_percent(record), own_seconds(record)
+    own = record.get("self.seconds")
     run = Run(
         steps=record.num_steps,
+        heard=None if own is None else len(own),
         symptoms=seen,
         running=watched(record) and record.fact("run.ended") is None,
         unmade=unmade(record, outcomes),

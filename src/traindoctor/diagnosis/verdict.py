@@ -161,6 +161,8 @@ class Run:
     """What is known of a run beside the outcomes of its checks."""
 
     steps: int
+    heard: int | None = None
+    """Of these, those that were listened to; None: all."""
     symptoms: tuple[Symptom, ...] = ()
     running: bool = False
     unmade: tuple[str, ...] = ()
@@ -247,6 +249,9 @@ def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
             f"{_steps(run.steps)} are too few to call a run healthy; {run.enough_steps} are needed"
         )
         return text, "let it train longer"
+    if run.heard is not None and run.heard < run.enough_steps:
+        text = f"the budget allowed to listen to {run.heard} of {_steps(run.steps)}; {run.enough_steps} are needed"
+        return text, more_budget(run.command)
     essential = [one for one in made.not_judged if one.cause in ESSENTIAL]
     if essential:
         return f"{essential[0].cause} could not be tested: {essential[0].reason}", None
@@ -272,8 +277,17 @@ def _longer(run: Run, made: Diagnosis) -> str | None:
 
 def more_time(command: str | None) -> str:
     """The command again, with more time for tests after the script's end."""
+    return _again(command, "--after 120")
+
+
+def more_budget(command: str | None) -> str:
+    """The command again, with more steps listened to."""
+    return _again(command, "--budget 10")
+
+
+def _again(command: str | None, option: str) -> str:
     script = "SCRIPT" if command is None else command.removeprefix(RUN)
-    return f"{RUN}--after 120 {script}"
+    return f"{RUN}{option} {script}"
 
 
 def _named(items: Sequence[NotJudged], most: int = 3) -> str:

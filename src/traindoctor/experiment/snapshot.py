@@ -224,7 +224,9 @@ class Keeper:
     def wants(self, step: int) -> bool:
         """Whether the data of this step are kept: decided at its first event."""
         if self._decided[0] != step:
-            early = self.first is None and step < EVERY  # a pass without a step may come first, to try the model
+            early = (
+                self.first is None and step < EVERY
+            )  # a pass without a step may come first, to try the model
             wanted = early or step % EVERY == 0 or any(not s.complete for s in self.kept)
             self._decided = (step, wanted)
         return self._decided[1]

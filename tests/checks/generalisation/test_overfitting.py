@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.generalisation.overfitting import overfitting
@@ -30,6 +31,18 @@ def test_fires_when_held_out_turns_while_training_goes_on() -> None:
     assert found.since_step == 79
     assert found.status == "likely"
     assert found.undecided
+
+
+@pytest.mark.parametrize(("factor", "outcome"), [(1.0, Finding), (8.0, NotJudged)])
+def test_where_targets_were_seen_rarely_the_loss_of_backward_serves_if_it_is_the_same(
+    factor: float, outcome: type
+) -> None:
+    whole = record(falling(), [3.5, 2.8, 2.5, 2.4, 2.5, 2.8, 3.2, 3.7, 4.2, 4.8, 5.2, 5.5])
+    tokens = whole["loss.token"]
+    some = tokens.take(np.arange(300) % 30 == 0)
+    root = Series("loss.root", tokens.steps, factor * tokens.values)
+    series = {"loss.eval": whole["loss.eval"], "loss.token": some, "loss.root": root}
+    assert isinstance(overfitting(Record(series=series)), outcome)
 
 
 def test_silent_while_both_fall() -> None:

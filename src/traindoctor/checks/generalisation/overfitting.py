@@ -15,6 +15,11 @@ NOISE_FACTOR = 4.0
 # ... and stand above the training loss by this share: a rise alone can be a rough patch of both.
 GAP = 0.1
 
+# Points of a course that tell a fall from noise.
+POINTS = 20
+# The loss per target and that of backward are one quantity if they differ by rounding only.
+SAME = 1e-3
+
 
 @check(
     code="OVF001",
@@ -35,9 +40,9 @@ def overfitting(record: Record) -> Outcome | None:
     A held-out loss that is higher but still falls, or that rises together with the training loss.
     """
     held_out = record["loss.eval"].finite()
-    train = record.get("loss.token") or record.get("loss.root")
-    if train is None or len(train.finite()) < 20:
-        return overfitting.not_judged("the training loss is not known")
+    train = training_loss(record)
+    if train is None:
+        return overfitting.not_judged("the training loss was seen too rarely")
     if len(held_out) < EVALUATIONS:
         return overfitting.not_judged(
             f"{len(held_out)} evaluations were seen, {EVALUATIONS} are needed"
@@ -64,6 +69,20 @@ def overfitting(record: Record) -> Outcome | None:
         f"falls from {then:.3f} to {now:.3f}",
         since_step=since,
     )
+
+
+def training_loss(record: Record) -> Series | None:
+    """The loss per target; where few steps were heard in full, what backward is called on, if it is the same quantity."""
+    tokens, roots = record.get("loss.token"), record.get("loss.root")
+    if tokens is not None and len(tokens.finite()) >= POINTS:
+        return tokens
+    if roots is None or len(roots.finite()) < POINTS:
+        return None
+    if tokens is None:
+        return roots
+    shared, at_token, at_root = np.intersect1d(tokens.steps, roots.steps, return_indices=True)
+    same = np.isclose(tokens.values[at_token], roots.values[at_root], rtol=SAME)
+    return roots if len(shared) and bool(same.all()) else None
 
 
 def _end(series: Series, share: float = 0.0) -> float:
