@@ -33,7 +33,8 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
     script.write_text(SICK)
     command = [sys.executable, "-m", "traindoctor", "run", "--out", str(folder / "run")]
-    command += ["--json", str(folder / "v.json"), *options, str(script)]
+    # However slow the machine is, there is time for the tests of the first steps.
+    command += ["--budget", "50", "--json", str(folder / "v.json"), *options, str(script)]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder)
 
 
