@@ -25,6 +25,7 @@ def verdict_on(source: Path, *options: str) -> dict[str, Any]:
     said: dict[str, Any] = json.loads(result.output)
     assert said["verdict"] == "inconclusive"
     assert {cause["status"] for cause in said["causes"]} <= {"possible"}
+    assert {left["sentence"] for left in said["untested"]} <= {"a log does not show this"}
     return said
 
 

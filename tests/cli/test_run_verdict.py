@@ -70,3 +70,18 @@ def test_a_script_that_trains_nothing_is_inconclusive(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
     assert "nothing was trained" in done.stderr
     assert json.loads((tmp_path / "v.json").read_text())["verdict"] == "inconclusive"
+
+
+def test_an_option_that_does_not_exist_is_no_script(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "traindoctor", "run", "--bugdet", "3", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "No such option '--bugdet'" in done.stderr
+    assert "'--budget'" in done.stderr
+
+
+def test_what_follows_the_script_is_the_scripts(tmp_path: Path) -> None:
+    (tmp_path / "idle.py").write_text("import sys; print(sys.argv[1:])")
+    command = [sys.executable, "-m", "traindoctor", "run", "--quiet", "idle.py", "--out", "-m", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "['--out', '-m', 'x']\n"

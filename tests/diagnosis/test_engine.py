@@ -95,6 +95,8 @@ def test_the_step_of_the_proof_is_told() -> None:
 def test_explain_takes_slug_and_code_and_suggests() -> None:
     for known in CHECKS[:3]:
         assert explain(known.slug) == explain(known.code) == explain(known.slug.replace("-", "_"))
+    with pytest.raises(TraindoctorError, match="did you mean causal-mask-leak"):
+        explain("causal-leak")
     with pytest.raises(TraindoctorError, match="no cause named 'grad'"):
         explain("grad")
 

@@ -22,7 +22,7 @@ RANKS_SECONDS = 10.0
 
 
 @click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @click.option("--out", metavar="DIR", help="Folder of the run (default: a new one under runs/).")
 @click.option("--json", "json_file", metavar="FILE", help="Write the verdict as JSON.")
@@ -40,7 +40,7 @@ RANKS_SECONDS = 10.0
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time for exams still wanted when the script has ended.",
+    help="Time for tests that are still wanted when the script has ended.",
 )
 @click.option(
     "--memory",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -222,6 +223,7 @@ def find_check(name: str) -> Check:
         if key in (check.slug, check.code.lower()):
             return check
     near = [slug for slug in BY_SLUG if key and (key in slug or slug in key)]
+    near = near or difflib.get_close_matches(key, BY_SLUG)
     hint = f"; did you mean {', '.join(near)}?" if near else "; `traindoctor causes` lists them"
     raise TraindoctorError(f"there is no cause named {name!r}{hint}", slug="unknown-cause")
 

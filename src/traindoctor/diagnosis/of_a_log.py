@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from traindoctor.checks.base import CONFIDENCE, Finding, Outcome
+from traindoctor.checks.base import CONFIDENCE, Finding, NotJudged, Outcome
 from traindoctor.diagnosis.symptoms import Symptom
 from traindoctor.diagnosis.verdict import RUN, Diagnosis, Run, judge
 from traindoctor.logs import SERIES_SAID, signs
@@ -20,7 +20,7 @@ DECIDES = f"a log alone proves no cause: `{RUN}SCRIPT` would test them"
 def diagnose_log(record: Record, outcomes: Sequence[Outcome], notes: Sequence[str]) -> Diagnosis:
     """`outcomes`: of the checks, on what the log holds."""
     shown = signs(record)
-    outcomes = [possible(one) if isinstance(one, Finding) else one for one in outcomes]
+    outcomes = [of_curves(one) for one in outcomes]
     seen = [Symptom(s.name, s.sentence, s.since_step, s.grave) for s in shown]
     found = (one for one in outcomes if isinstance(one, Finding))
     seen += [Symptom(one.cause, one.summary, one.since_step) for one in found]
@@ -38,10 +38,14 @@ def logged_steps(record: Record) -> int:
     return last + 1 if first == 0 else last
 
 
-def possible(finding: Finding) -> Finding:
-    """The same from a curve alone."""
-    confidence = min(finding.confidence, CONFIDENCE["curve"][1])
-    return replace(finding, grade="curve", status="possible", confidence=confidence, undecided=None)
+def of_curves(outcome: Outcome) -> Outcome:
+    """The same from curves alone: a finding is possible at most, and what is open stays open whatever the log goes on with."""
+    if isinstance(outcome, NotJudged):
+        return NotJudged(outcome.cause, "a log does not show this", why="not-measured")
+    if not isinstance(outcome, Finding):
+        return outcome
+    confidence = min(outcome.confidence, CONFIDENCE["curve"][1])
+    return replace(outcome, grade="curve", status="possible", confidence=confidence, undecided=None)
 
 
 def columns(log: Mapping[str, Any]) -> list[str]:
