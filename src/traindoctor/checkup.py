@@ -13,6 +13,7 @@ from typing import Any
 
 from traindoctor.checks import CHECKS
 from traindoctor.diagnosis import Diagnosis, diagnose
+from traindoctor.diagnosis.rules import OVER_BATCHES
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import ExamResult, open_record
 
@@ -26,10 +27,6 @@ ALWAYS = ("finite_difference", "overfit_batch", "precision_ladder")
 # On request: every module alone. It costs several times the rest and has seconds of its own.
 LAYERS = ("layers_alone",)
 LAYERS_SECONDS = 60.0
-# With one batch in hand nothing can be said about how batches follow each other.
-OVER_BATCHES = frozenset(
-    {"batch-not-changing", "data-not-shuffled", "labels-unrelated", "overfitting"}
-)
 
 
 @dataclass(frozen=True)
@@ -97,6 +94,7 @@ def checkup(
 
     from traindoctor.ground.no_trace import random_state_restored
 
+    # With one batch in hand nothing can be said about how batches follow each other.
     skipped = frozenset() if several else OVER_BATCHES
     # Dropout draws random numbers on the way: the caller's training must not see that.
     with random_state_restored():

@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Any
 from traindoctor.capture.pace import Pace
 from traindoctor.checks.base import Outcome
 from traindoctor.diagnosis import Diagnosis, consequences, diagnose, wanted
-from traindoctor.diagnosis.engine import URGENT, Wanted
-from traindoctor.diagnosis.verdict import OUTCOME_ONLY
+from traindoctor.diagnosis.engine import Wanted
+from traindoctor.diagnosis.rules import OUTCOME_ONLY, URGENT
 from traindoctor.exams import EXAMS
 from traindoctor.exams.agenda import Agenda
 from traindoctor.ground.watchdog import Overdue, limited

@@ -11,11 +11,9 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from traindoctor.checks.laws import LAWS
 from traindoctor.checks.series_words import said
-from traindoctor.checks.undecided import UNDECIDED
 from traindoctor.record import Record, Series
 
 # How the evidence was got, from the surest to the weakest. DESIGN.md's order of instruments.
@@ -39,12 +37,6 @@ CONFIDENCE: dict[Grade, tuple[float, float]] = {
     "curve": (0.2, 0.45),  # the shape of a curve alone
 }
 STATUSES: tuple[Status, ...] = ("confirmed", "likely", "possible")
-PROOF: dict[Grade, Proof] = {
-    "exact": "law",
-    "experiment": "cure",
-    "statistic": "symptom",
-    "curve": "symptom",
-}
 
 
 @dataclass(frozen=True)
@@ -107,19 +99,17 @@ class Finding:
     line: str | None = None  # "train.py:54", where the script's line is known
     wants: str | None = None
     """The exam that would confirm, refute or place it: it is named all the same where there is no time for that."""
+    law: str | None = None
+    """The law that is broken, in a sentence."""
     undecided: str | None = None
     """Why a likely finding is not confirmed."""
 
     @property
     def proof(self) -> Proof:
         """Something exact that is no law's (a structure, a count) is a symptom all the same."""
-        lawless = self.grade == "exact" and self.cause not in LAWS
-        return "symptom" if lawless else PROOF[self.grade]
-
-    @property
-    def law(self) -> str | None:
-        """The law that is broken, in a sentence."""
-        return LAWS.get(self.cause) if self.proof == "law" else None
+        if self.law:
+            return "law"
+        return "cure" if self.grade == "experiment" else "symptom"
 
 
 @dataclass(frozen=True)
@@ -153,16 +143,33 @@ Outcome = Finding | Clear | NotJudged | NotApplicable
 
 @dataclass(frozen=True)
 class Check:
-    """One cause: `check(record)` gives an Outcome."""
+    """One cause, with all that the rest of the program knows of it: `check(record)` gives an Outcome."""
 
     code: str
     slug: str
     title: str
-    needs: tuple[str, ...]
-    wants: tuple[str, ...]
-    min_steps: int
-    since: str
     judge: Callable[[Record], Outcome | None]
+    needs: tuple[str, ...] = ()
+    """Series without which nothing is judged, each with `min_steps` points."""
+    wants: tuple[str, ...] = ()
+    """Exams that have to be done first."""
+    min_steps: int = 1
+    law: str | None = None
+    """What an exact finding proves broken, in a sentence."""
+    undecided: str | None = None
+    """Why a finding that rests on a number alone stays *likely*: which decisive test was not made."""
+    explains: tuple[str, ...] = ()
+    """The causes that this one brings about by itself: findings of them are its consequences."""
+    urgent: bool = False
+    """There from the first step and provable by it: worth asking about before anything else."""
+    essential: bool = False
+    """What a first training step can prove, of any model: no run is healthy to which it applies untested."""
+    outcome_only: bool = False
+    """How a run ends follows from how it was trained: never told before a cause inside the training."""
+    costs_only_time: bool = False
+    """It wastes time or memory while the model learns: advice, never a disease."""
+    over_batches: bool = False
+    """It is about how batches follow each other: with one batch in hand nothing can be said."""
 
     @property
     def family(self) -> str:
@@ -217,8 +224,9 @@ class Check:
         Grades are never taken for granted: a law or a cure confirms, and all else (a number alone, a structure that is no
         law's) is likely where it is known why nothing decided it, and possible otherwise.
         """
-        decides = grade == "experiment" or (grade == "exact" and self.slug in LAWS)
-        undecided = None if decides or grade == "curve" else UNDECIDED.get(self.slug)
+        law = self.law if grade == "exact" else None
+        decides = law is not None or grade == "experiment"
+        undecided = None if decides or grade == "curve" else self.undecided
         best: Status = "confirmed" if decides else "likely" if undecided else "possible"
         if status is None or STATUSES.index(status) < STATUSES.index(best):
             status = best
@@ -236,6 +244,7 @@ class Check:
             since_step=since_step if since_step is not None else min(steps, default=None),
             line=line,
             wants=wants,
+            law=law,
             undecided=undecided if status == "likely" else None,
         )
 
@@ -295,11 +304,34 @@ def check(
     needs: Sequence[str] = (),
     wants: Sequence[str] = (),
     min_steps: int = 1,
-    since: str = "0.1",
+    law: str | None = None,
+    undecided: str | None = None,
+    explains: tuple[str, ...] = (),
+    urgent: bool = False,
+    essential: bool = False,
+    outcome_only: bool = False,
+    costs_only_time: bool = False,
+    over_batches: bool = False,
 ) -> Callable[[Callable[[Record], Outcome | None]], Check]:
-    """Makes a Check of a function. It registers nothing: the table in checks/__init__.py does."""
+    """Makes a Check of a function, with its fields. It registers nothing: its row in the family's table does."""
 
-    def build(judge: Callable[[Record], Any]) -> Check:
-        return Check(code, slug, title, tuple(needs), tuple(wants), min_steps, since, judge)
+    def build(judge: Callable[[Record], Outcome | None]) -> Check:
+        return Check(
+            code=code,
+            slug=slug,
+            title=title,
+            judge=judge,
+            needs=tuple(needs),
+            wants=tuple(wants),
+            min_steps=min_steps,
+            law=law,
+            undecided=undecided,
+            explains=explains,
+            urgent=urgent,
+            essential=essential,
+            outcome_only=outcome_only,
+            costs_only_time=costs_only_time,
+            over_batches=over_batches,
+        )
 
     return build

@@ -14,9 +14,9 @@ import numpy as np
 from traindoctor.checks import BY_SLUG, CHECKS
 from traindoctor.checks.base import Check, Finding, NotJudged, Outcome, watched
 from traindoctor.diagnosis.of_a_log import diagnose_log
-from traindoctor.diagnosis.rules import consequences
+from traindoctor.diagnosis.rules import OUTCOME_ONLY, URGENT, consequences
 from traindoctor.diagnosis.symptoms import symptoms
-from traindoctor.diagnosis.verdict import ENOUGH_STEPS, OUTCOME_ONLY, RUN, Diagnosis, Run, judge
+from traindoctor.diagnosis.verdict import ENOUGH_STEPS, RUN, Diagnosis, Run, judge
 from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.record import Record, open_record
 
@@ -28,11 +28,6 @@ FREE = 0.01
 BY_TAPE = frozenset(
     "tape_gradient functions_alone gradient_flow loss_input loss_coefficient printed_loss shift dependence positions "
     "softmax_axis residual normalisation padding sharing".split()
-)
-# There from the first step and provable by it: worth asking about before anything else.
-URGENT = frozenset(
-    "backward-incorrect loss-gradient-mismatch targets-misaligned causal-mask-leak double-softmax "
-    "loss-scale-wrong gradient-not-flowing attention-softmax-wrong-dim all-targets-ignored".split()
 )
 
 

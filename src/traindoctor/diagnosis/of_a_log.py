@@ -45,7 +45,9 @@ def of_curves(outcome: Outcome) -> Outcome:
     if not isinstance(outcome, Finding):
         return outcome
     confidence = min(outcome.confidence, CONFIDENCE["curve"][1])
-    return replace(outcome, grade="curve", status="possible", confidence=confidence, undecided=None)
+    return replace(
+        outcome, grade="curve", status="possible", confidence=confidence, law=None, undecided=None
+    )
 
 
 def columns(log: Mapping[str, Any]) -> list[str]:

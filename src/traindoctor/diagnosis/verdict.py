@@ -15,23 +15,18 @@ from traindoctor.checks.base import (
     NotJudged,
     Outcome,
 )
-from traindoctor.diagnosis.rules import EXPLAINS, consequences
+from traindoctor.diagnosis.rules import (
+    COSTS_ONLY_TIME,
+    ESSENTIAL,
+    EXPLAINS,
+    OUTCOME_ONLY,
+    consequences,
+)
 from traindoctor.diagnosis.symptoms import Symptom
 
 Verdict = Literal["healthy", "sick", "inconclusive", "running"]
 
 GRADES: tuple[Grade, ...] = ("exact", "experiment", "statistic", "curve")
-# These waste time or memory while the model learns: advice, never a disease.
-COSTS_ONLY_TIME = frozenset(
-    {"input-pipeline-bound", "python-loop-per-example", "sync-every-step", "memory-leak"}
-)
-# How a run ends follows from how it was trained: never told before a cause inside the training.
-OUTCOME_ONLY = frozenset({"overfitting", "undertrained", "greedy-repetition", "model-too-small"})
-# What a first training step can prove, of any model. No run is healthy of which one of these applies and was not tested.
-ESSENTIAL = frozenset(
-    "backward-incorrect gradient-not-flowing missing-zero-grad params-not-in-optimizer targets-misaligned "
-    "causal-mask-leak".split()
-)
 # A "healthy" rests on tests that were made: of what applies, on half at least (a log of losses: on none; a run that could
 # not be replayed: on a fifth; one that could, of any kind: on three quarters and more).
 MIN_PASSED_SHARE = 0.5

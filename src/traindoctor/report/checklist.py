@@ -9,7 +9,7 @@ from typing import Any
 
 from traindoctor.checks.base import Finding
 from traindoctor.diagnosis import Diagnosis
-from traindoctor.diagnosis.verdict import COSTS_ONLY_TIME
+from traindoctor.diagnosis.rules import COSTS_ONLY_TIME
 from traindoctor.record import ExamResult
 from traindoctor.report.json import plain
 from traindoctor.report.measured import EXAMS, Measured

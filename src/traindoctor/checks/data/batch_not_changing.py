@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record
 
@@ -19,6 +20,9 @@ FEW, ROUNDS = 8, 5
     title="Every step trains on the same examples",
     needs=["batch.rowset"],
     min_steps=LEAST,
+    law=laws.ANEW,
+    explains=("overfitting", "data-not-shuffled", "ranks-see-same-data"),
+    over_batches=True,
 )
 def batch_not_changing(record: Record) -> Outcome | None:
     """

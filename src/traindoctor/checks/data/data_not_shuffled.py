@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import ENOUGH_LOOKS, Outcome, check, evidence, watched
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.data.base import share_of_variance
 from traindoctor.record import Record
 
@@ -19,6 +20,9 @@ NOT_LEARNED = 0.8
     code="DAT005",
     slug="data-not-shuffled",
     title="Examples come in the order of their classes",
+    undecided="the same run on shuffled batches was not tried",
+    explains=("overfitting", "gradients-exploding", "lr-too-high", *NOT_LEARNING),
+    over_batches=True,
 )
 def data_not_shuffled(record: Record) -> Outcome | None:
     """

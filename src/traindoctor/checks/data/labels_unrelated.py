@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.data.base import (
     ERRORS,
     order_is_lost,
@@ -40,6 +41,9 @@ LONG = 5
     slug="labels-unrelated",
     title="The targets have nothing to do with the inputs",
     needs=["batch.rows"],
+    undecided="that a task cannot be learned can be made likely, not proven",
+    explains=("overfitting", "lr-too-low", *NOT_LEARNING),
+    over_batches=True,
 )
 def labels_unrelated(record: Record) -> Outcome | None:
     """

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record
 
@@ -12,6 +13,8 @@ SHARE, ROWS = 0.15, 0.3
     slug="padding-in-loss",
     title="Padding positions count as targets",
     wants=["padding"],
+    law=laws.PADDING,
+    explains=("greedy-repetition", "undertrained"),
 )
 def padding_in_loss(record: Record) -> Outcome | None:
     """

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, not_comparable
 from traindoctor.record import Record, agreement, comparable
 
@@ -12,6 +13,8 @@ LEAST_STEPS = 8
     code="DAT006",
     slug="ranks-see-same-data",
     title="Data-parallel ranks work on the same examples",
+    law=laws.ANEW,
+    explains=("overfitting",),
 )
 def ranks_see_same_data(record: Record) -> Outcome | None:
     """

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.record import Record
 
 # A mask passes nothing exactly or lets through 1e-3 and more (84 runs).
@@ -16,6 +18,17 @@ TEXT_NATS = 0.1
     slug="targets-misaligned",
     title="Targets are not the next tokens",
     wants=["shift"],
+    law=laws.UNSEEN,
+    undecided="only part of the targets could be found in the input",
+    explains=(
+        "labels-unrelated",
+        "overfitting",
+        "causal-mask-leak",
+        "attention-blind",
+        *NOT_LEARNING,
+    ),
+    urgent=True,
+    essential=True,
 )
 def targets_misaligned(record: Record) -> Outcome | None:
     """

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, not_comparable
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.record import Record, agreement, comparable
 
 # Ranks that share gradients agree to the last bit at every sampled step; ranks that do not, at none. Between
@@ -13,6 +15,9 @@ LEAST_STEPS = 2
     code="DST002",
     slug="gradients-not-synced",
     title="Ranks step on their own gradients",
+    law=laws.REPLICAS,
+    undecided="the ranks did not start from equal weights",
+    explains=("ranks-diverged", *NOT_LEARNING),
 )
 def gradients_not_synced(record: Record) -> Outcome | None:
     """

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, not_comparable
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.record import Record, agreement, comparable
 
 # One step may agree or differ by the first update alone.
@@ -13,6 +15,8 @@ SHARED = 0.9
     code="DST001",
     slug="ranks-diverged",
     title="Replicas hold different weights",
+    law=laws.REPLICAS,
+    explains=NOT_LEARNING,
 )
 def ranks_diverged(record: Record) -> Outcome | None:
     """

@@ -26,6 +26,9 @@ SAME = 1e-3
     slug="overfitting",
     title="The training loss falls while the held-out loss rises",
     needs=["loss.eval"],
+    undecided="the run was not repeated with more data or a smaller model",
+    outcome_only=True,
+    over_batches=True,
 )
 def overfitting(record: Record) -> Outcome | None:
     """

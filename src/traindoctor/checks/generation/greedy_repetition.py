@@ -11,6 +11,8 @@ LOOPS, FEW = 0.5, 0.15
     code="GEN001",
     slug="greedy-repetition",
     title="Text goes round in circles because the likeliest token is always taken",
+    undecided="how a text is decoded is a choice, and no law",
+    outcome_only=True,
 )
 def greedy_repetition(record: Record) -> Outcome | None:
     """

@@ -24,6 +24,9 @@ SIGMAS = 3.0
     title="The text is that of a model which has not learned yet",
     needs=["loss.token"],
     min_steps=STEPS,
+    undecided="only more steps would show it",
+    explains=("greedy-repetition",),
+    outcome_only=True,
 )
 def undertrained(record: Record) -> Outcome | None:
     """

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import (
     Clear,
     Evidence,
@@ -15,6 +16,7 @@ from traindoctor.checks.base import (
     check,
     evidence,
 )
+from traindoctor.checks.consequences import TOO_LONG, TOO_SHORT
 from traindoctor.record import ExamResult, Record
 
 # Right gradients differ from the replay's by 0 to 9e-7 in float32, wrong ones by 0.2 and more.
@@ -29,7 +31,20 @@ MODULE = "guilty_module"
     code="GRD002",
     slug="backward-incorrect",
     title="A backward pass is not the derivative of its forward pass",
-    since="0.1",
+    law=laws.GRADIENT,
+    explains=(
+        "loss-gradient-mismatch",
+        "loss-scale-wrong",
+        "lr-too-high",
+        "no-warmup",
+        "clip-too-tight",
+        "gradient-not-flowing",
+        "nan-from-op",
+        *TOO_LONG,
+        *TOO_SHORT,
+    ),
+    urgent=True,
+    essential=True,
 )
 def backward_incorrect(record: Record) -> Outcome | None:
     """

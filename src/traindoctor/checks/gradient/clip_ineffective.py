@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.gradient.base import SHARE, clipped_while_scaled
 from traindoctor.record import Record
 
@@ -14,6 +16,8 @@ STEPS = 8
     code="GRD007",
     slug="clip-ineffective",
     title="Gradients are clipped where it has no effect",
+    law=laws.RULE,
+    explains=("gradients-exploding", "fp16-overflow", *NOT_LEARNING),
 )
 def clip_ineffective(record: Record) -> Outcome | None:
     """

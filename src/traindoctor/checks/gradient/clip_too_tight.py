@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, worth_asking
+from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.checks.gradient.base import RATIO, clipped_while_scaled
 from traindoctor.checks.model.base import large_start
 from traindoctor.checks.optimizer.base import Experiment, groups_of
@@ -33,6 +35,9 @@ REMEDIES = {
     title="Clipping shortens nearly every step so much that the run crawls",
     needs=["clip.limit"],
     min_steps=10,
+    law=laws.RULE,
+    undecided="a wider limit could not be tried",
+    explains=TOO_SHORT,
 )
 def clip_too_tight(record: Record) -> Outcome | None:
     """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import ExamResult, Record
 
 # A share of the tensors, or of the gradient they would have, from which on a model is crippled. Below it the cut
@@ -15,7 +17,11 @@ SHARE = 0.1
     slug="gradient-not-flowing",
     title="Trainable parameters that shape the loss get no gradient",
     wants=["gradient_flow"],
-    since="0.1",
+    law=laws.REACHED,
+    undecided="the parameters get a gradient by another path",
+    explains=("gradients-vanishing", *TOO_SHORT),
+    urgent=True,
+    essential=True,
 )
 def gradient_not_flowing(record: Record) -> Outcome | None:
     """

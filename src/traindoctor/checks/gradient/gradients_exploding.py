@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
+from traindoctor.checks.gradient.base import NO_CURE
 from traindoctor.checks.loss.base import CALM, crash_of, not_finite_from, place, swollen
 from traindoctor.checks.optimizer.base import Experiment, first_norm, progress
 from traindoctor.record import Record, Series
@@ -25,7 +27,8 @@ LEAST = 3
     title="Gradient norms grow by orders of magnitude",
     needs=["grad.norm"],
     min_steps=1,
-    since="0.1",
+    undecided=NO_CURE,
+    explains=("clip-too-tight", "fp16-overflow", "nan-from-op", *NOT_LEARNING),
 )
 def gradients_exploding(record: Record) -> Outcome | None:
     """

@@ -8,6 +8,8 @@ from collections import defaultdict
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import TOO_SHORT
+from traindoctor.checks.gradient.base import NO_CURE
 from traindoctor.checks.optimizer.base import progress
 from traindoctor.record import Record
 
@@ -23,7 +25,8 @@ NUMBER = re.compile(r"(^|\.)(\d+)(?=\.)")
     slug="gradients-vanishing",
     title="Early layers get orders of magnitude less gradient than late ones",
     needs=["grad.rms"],
-    since="0.1",
+    undecided=NO_CURE,
+    explains=TOO_SHORT,
 )
 def gradients_vanishing(record: Record) -> Outcome | None:
     """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.record import Record
 
 # A resumed script may start once with old gradients; nine steps in ten is a habit.
@@ -18,7 +20,17 @@ MIN_POINTS = 2
     code="GRD001",
     slug="missing-zero-grad",
     title="Gradients are not cleared between optimizer steps",
-    since="0.1",
+    law=laws.FRESH,
+    explains=(
+        "lr-too-high",
+        "clip-too-tight",
+        "loss-scale-wrong",
+        "no-warmup",
+        "loss-gradient-mismatch",
+        *TOO_LONG,
+        *NOT_LEARNING,
+    ),
+    essential=True,
 )
 def missing_zero_grad(record: Record) -> Outcome | None:
     """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import Record
 
 # One unlucky batch without labels may happen; a tenth of all steps is a habit.
@@ -13,7 +15,16 @@ SHARE = 0.1
     code="LOS004",
     slug="all-targets-ignored",
     title="No target counts: all are masked or equal to ignore_index",
-    since="0.1",
+    law=laws.WEIGHT,
+    explains=(
+        "nan-from-op",
+        "gradient-not-flowing",
+        "gradients-vanishing",
+        "labels-unrelated",
+        "loss-gradient-mismatch",
+        *TOO_SHORT,
+    ),
+    urgent=True,
 )
 def all_targets_ignored(record: Record) -> Outcome | None:
     """

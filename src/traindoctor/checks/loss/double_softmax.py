@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import Record
 
 # So many rows that all sum to 1 are no accident, on any step.
@@ -20,7 +22,9 @@ SQUASHING = frozenset({"softmax", "_softmax", "sigmoid", "div", "__truediv__"})
     slug="double-softmax",
     title="The loss function is given probabilities where it expects logits",
     wants=["loss_input"],
-    since="0.1",
+    law=laws.INPUT,
+    explains=("gradients-vanishing", *TOO_SHORT),
+    urgent=True,
 )
 def double_softmax(record: Record) -> Outcome | None:
     """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import ExamResult, Record
 
 # Healthy scripts have 0.9999 and more (a balance term that is not printed); another loss has 0.002. Terms may be
@@ -23,7 +25,9 @@ RIGHT_GRADIENT = 1e-3
     slug="loss-gradient-mismatch",
     title="The gradient is that of another loss than the one that is reported",
     wants=["printed_loss", "tape_gradient"],
-    since="0.1",
+    law=laws.REPORTED,
+    explains=("lr-too-high", "gradient-not-flowing", *TOO_SHORT),
+    urgent=True,
 )
 def loss_gradient_mismatch(record: Record) -> Outcome | None:
     """

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, Status, check, evidence, worth_asking
+from traindoctor.checks.consequences import TOO_LONG, TOO_SHORT
 from traindoctor.checks.loss.base import scale_free
 from traindoctor.checks.optimizer.base import Experiment, progress
 from traindoctor.record import ExamResult, Record
@@ -23,7 +25,9 @@ EXAM, UNDIVIDED = "experiment_loss_scale", "gradients undivided"
     slug="loss-scale-wrong",
     title="The loss enters the gradient with a wrong factor",
     wants=["loss_coefficient"],
-    since="0.1",
+    law=laws.WEIGHT,
+    explains=("lr-too-high", "clip-too-tight", *TOO_LONG, *TOO_SHORT),
+    urgent=True,
 )
 def loss_scale_wrong(record: Record) -> Outcome | None:
     """

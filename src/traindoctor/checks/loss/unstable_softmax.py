@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.loss.base import (
     asked,
     calm,
@@ -35,7 +37,8 @@ def of_a_softmax(values: Mapping[str, Any]) -> bool:
     code="LOS005",
     slug="unstable-softmax",
     title="A softmax or log-sum-exp written by hand overflows",
-    since="0.1",
+    law=laws.MAKER,
+    explains=("nan-from-op", "fp16-overflow", "gradients-exploding", *NOT_LEARNING),
 )
 def unstable_softmax(record: Record) -> Outcome | None:
     """

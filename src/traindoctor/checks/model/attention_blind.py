@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.data.base import rolled_over_the_batch
 from traindoctor.record import ExamResult, Record
 
@@ -21,6 +23,8 @@ SETTLED = 10
     slug="attention-blind",
     title="Attention brings nothing from other tokens",
     wants=["dependence"],
+    law=laws.CONTEXT,
+    explains=("gradients-vanishing", *NOT_LEARNING),
 )
 def attention_blind(record: Record) -> Outcome | None:
     """

@@ -3,7 +3,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.record import Record
 
 # Scores over sqrt(d) have a standard deviation of 0.02 to 3.6 at the start (20 healthy runs, biases included).
@@ -24,6 +26,9 @@ MOST_WEIGHT = 0.2
     slug="attention-scale-wrong",
     title="Attention scores are far too sharp or too flat by construction",
     wants=["attention_scores"],
+    law=laws.MEAN,
+    undecided="the same run with another scale was not tried",
+    explains=("gradients-vanishing", "attention-blind", *NOT_LEARNING),
 )
 def attention_scale_wrong(record: Record) -> Outcome | None:
     """

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.record import Record
 
 # Sound attention: 2e-7 (float32); a wrong axis: 0.06 with flat scores, 0.6 and more with others.
@@ -14,6 +16,9 @@ ROUNDINGS = 4
     slug="attention-softmax-wrong-dim",
     title="Attention weights are normalised over the wrong axis",
     wants=["softmax_axis"],
+    law=laws.MEAN,
+    explains=("attention-blind", "attention-scale-wrong", "causal-mask-leak", *NOT_LEARNING),
+    urgent=True,
 )
 def attention_softmax_wrong_dim(record: Record) -> Outcome | None:
     """

@@ -7,6 +7,7 @@ import numpy as np
 from traindoctor.checks.base import Evidence, evidence
 from traindoctor.record import Record, Series
 
+ANOTHER_START = "the same run from another start was not tried"
 # Healthy models at their first step (20 runs): loss 0.98-1.16 of ln C, scores 0.05-1.0, attention scores up to
 # 3.6, weights 0.16-1.0 of 1/sqrt(fan in). The sick one had 4.0, 8, 60 and 8. Two must agree.
 LIMITS = {

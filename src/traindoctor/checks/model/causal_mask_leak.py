@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record
 
@@ -25,6 +26,10 @@ TOO_GOOD, STEPS, FRESH = 0.1, 20, 0.9
     slug="causal-mask-leak",
     title="A prediction sees the token it has to predict",
     wants=["dependence"],
+    law=laws.UNSEEN,
+    explains=("overfitting", "greedy-repetition", "undertrained"),
+    urgent=True,
+    essential=True,
 )
 def causal_mask_leak(record: Record) -> Outcome | None:
     """

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING, NOTHING_PASSES
+from traindoctor.checks.model.base import ANOTHER_START
 from traindoctor.record import Record
 
 # A trained healthy layer had 0.27 silent units on a batch; only a whole layer decides (sick: 1.00 in all four).
@@ -13,6 +15,8 @@ TOKENS = 32
     slug="dead-activations",
     title="A whole layer of units never fires",
     wants=["dead_units"],
+    undecided=ANOTHER_START,
+    explains=(*NOTHING_PASSES, "gradient-not-flowing", *NOT_LEARNING),
 )
 def dead_activations(record: Record) -> Outcome | None:
     """

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import Outcome, check
-from traindoctor.checks.model.base import large_start
+from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
+from traindoctor.checks.model.base import ANOTHER_START, large_start
 from traindoctor.record import Record
 
 
@@ -10,6 +11,17 @@ from traindoctor.record import Record
     slug="init-too-large",
     title="The weights start far too large",
     wants=["init_scale"],
+    undecided=ANOTHER_START,
+    explains=(
+        "attention-scale-wrong",
+        "attention-blind",
+        "lr-too-high",
+        "no-warmup",
+        "clip-too-tight",
+        "unstable-softmax",
+        *TOO_LONG,
+        *NOT_LEARNING,
+    ),
 )
 def init_too_large(record: Record) -> Outcome | None:
     """

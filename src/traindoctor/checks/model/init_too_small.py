@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING, NOTHING_PASSES
+from traindoctor.checks.model.base import ANOTHER_START
 from traindoctor.record import Record
 
 # Healthy: weights 0.11-1.0 of 1/sqrt(fan in), scores 0.05 and more. Ten times less silences a stack by itself.
@@ -20,6 +23,9 @@ MOVED = 0.03
     slug="init-too-small",
     title="The weights start so small that no signal passes",
     wants=["init_scale"],
+    law=laws.REACHED,
+    undecided=ANOTHER_START,
+    explains=(*NOTHING_PASSES, "attention-scale-wrong", *NOT_LEARNING),
 )
 def init_too_small(record: Record) -> Outcome | None:
     """

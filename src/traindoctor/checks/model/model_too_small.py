@@ -29,6 +29,8 @@ TAKEN_IN = 0.6
     title="The model is too small for its data",
     needs=["loss.token"],
     min_steps=STEPS,
+    explains=("undertrained",),
+    outcome_only=True,
 )
 def model_too_small(record: Record) -> Outcome | None:
     """

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.optimizer.base import progress
 from traindoctor.record import ExamResult, Record
 
@@ -25,6 +27,16 @@ FEATURE_NORMS = (
     slug="norm-wrong",
     title="Normalisation is missing or runs over the wrong axis",
     wants=["normalisation"],
+    law=laws.APART,
+    undecided="the same run with another normalisation was not tried",
+    explains=(
+        "gradients-exploding",
+        "gradients-vanishing",
+        "attention-scale-wrong",
+        "lr-too-high",
+        "no-warmup",
+        *NOT_LEARNING,
+    ),
 )
 def norm_wrong(record: Record) -> Outcome | None:
     """

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.data.base import GAIN, is_rounding, reference
 from traindoctor.record import Record
 
@@ -18,6 +20,9 @@ FITS = 0.3
     slug="position-missing",
     title="The order of the tokens cannot reach the output",
     wants=["positions"],
+    law=laws.ORDER,
+    undecided="the scores are pooled over the places, so order may be left out on purpose",
+    explains=NOT_LEARNING,
 )
 def position_missing(record: Record) -> Outcome | None:
     """

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING, NOTHING_PASSES
 from traindoctor.checks.optimizer.base import progress
 from traindoctor.record import Record
 
@@ -25,6 +26,8 @@ SHUT, GATES, STEPS = 0.05, 4, 40
     slug="residual-missing",
     title="The blocks have no skip path",
     wants=["residual"],
+    undecided="the same model with a way around each block was not trained",
+    explains=(*NOTHING_PASSES, "dead-activations", "norm-wrong", *NOT_LEARNING),
 )
 def residual_missing(record: Record) -> Outcome | None:
     """

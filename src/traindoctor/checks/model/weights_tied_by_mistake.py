@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.record import Record
 
@@ -9,6 +10,9 @@ from traindoctor.record import Record
     slug="weights-tied-by-mistake",
     title="Layers that should differ are one and the same module",
     wants=["sharing"],
+    law=laws.DIFFERENT,
+    undecided="weights can be shared on purpose",
+    explains=("model-too-small", "undertrained"),
 )
 def weights_tied_by_mistake(record: Record) -> Outcome | None:
     """

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import (
     ENOUGH_LOOKS,
     Finding,
@@ -11,6 +12,7 @@ from traindoctor.checks.base import (
     watched,
     worth_asking,
 )
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.optimizer.base import last_stage
 from traindoctor.record import Record
 
@@ -28,6 +30,9 @@ IN_A_ROW = 5
     code="MOD011",
     slug="wrong-train-eval-mode",
     title="Dropout or normalisation runs in the wrong mode",
+    law=laws.IN_USE,
+    undecided="the same steps in the other mode were not tried",
+    explains=("overfitting", *NOT_LEARNING),
 )
 def wrong_train_eval_mode(record: Record) -> Outcome | None:
     """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.loss.base import asked, crash_of, not_finite_from, not_known_finite, place
 from traindoctor.record import ExamResult, Record
 
@@ -17,7 +19,9 @@ SKIPPED = 0.2
     code="NUM001",
     slug="fp16-overflow",
     title="Values leave the range of float16",
-    since="0.1",
+    law=laws.MAKER,
+    undecided="the first infinite value could not be followed to its maker",
+    explains=("nan-from-op", *NOT_LEARNING),
 )
 def fp16_overflow(record: Record) -> Outcome | None:
     """

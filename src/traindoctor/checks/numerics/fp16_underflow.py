@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.checks.optimizer.base import groups_of, progress
 from traindoctor.record import Record
 
@@ -24,7 +26,8 @@ SMALLEST = 6e-8
     slug="fp16-underflow",
     title="Gradients or settings are too small for float16 and become 0",
     wants=["half_gradients"],
-    since="0.1",
+    law=laws.RULE,
+    explains=("gradients-vanishing", "gradient-not-flowing", "nan-from-op", *TOO_SHORT),
 )
 def fp16_underflow(record: Record) -> Outcome | None:
     """

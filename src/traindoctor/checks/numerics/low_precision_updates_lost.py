@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.checks.optimizer.base import progress
 from traindoctor.record import Record
 
@@ -24,7 +26,10 @@ KEPT, EXPECTED = 0.15, 50
     slug="low-precision-updates-lost",
     title="Updates are smaller than the spacing of the weights and are lost",
     needs=[],
-    since="0.1",
+    law=laws.RULE,
+    undecided="the rule of this optimizer is not known",
+    # Half weights that are filled from float32 copies, and never move, look like weights that nobody steps.
+    explains=("params-not-in-optimizer", *TOO_SHORT),
 )
 def low_precision_updates_lost(record: Record) -> Outcome | None:
     """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.loss.base import (
     asked,
     calm,
@@ -25,7 +27,8 @@ PROBABILITIES = frozenset({"softmax", "_softmax", "exp", "exp_", "sigmoid"})
     code="NUM004",
     slug="nan-from-op",
     title="One operation makes the first NaN or infinity",
-    since="0.1",
+    law=laws.MAKER,
+    explains=NOT_LEARNING,
 )
 def nan_from_op(record: Record) -> Outcome | None:
     """

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import TOO_LONG, TOO_SHORT
 from traindoctor.checks.optimizer.base import Experiment, groups_of, progress
 from traindoctor.record import Record
 
@@ -25,6 +27,9 @@ UNDER_EPS_ALONE, EPS_NEVER = 0.95, 1e-3
     title="Adam's betas or eps make its update meaningless",
     needs=["optim.lr"],
     min_steps=8,
+    law=laws.RULE,
+    undecided="the usual settings could not be tried",
+    explains=("lr-too-high", "no-warmup", "low-precision-updates-lost", *TOO_LONG, *TOO_SHORT),
 )
 def adam_settings_bad(record: Record) -> Outcome | None:
     """

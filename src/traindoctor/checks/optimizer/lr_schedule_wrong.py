@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.optimizer.base import (
     Experiment,
     RateTrace,
@@ -38,6 +40,15 @@ RUNAWAY = 10.0
     title="The learning rate does not follow the course it was meant to",
     needs=["optim.lr"],
     min_steps=20,
+    law=laws.RULE,
+    undecided="the same run at another rate could not be tried",
+    explains=(
+        "lr-too-low",
+        "lr-too-high",
+        "no-warmup",
+        "low-precision-updates-lost",
+        *NOT_LEARNING,
+    ),
 )
 def lr_schedule_wrong(record: Record) -> Outcome | None:
     """

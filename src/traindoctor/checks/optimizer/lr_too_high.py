@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.checks.optimizer.base import (
     FULL_RATE,
     NO_MEASURE,
@@ -31,6 +32,8 @@ SHARES = {"lr/3": "a third", "lr/10": "a tenth", "lr/100": "a hundredth"}
     title="The learning rate is too high: the same run with a lower rate learns",
     needs=["optim.lr"],
     min_steps=8,
+    undecided="the gain of a lower rate is too small to be sure",
+    explains=("nan-from-op", *TOO_LONG, *NOT_LEARNING),
 )
 def lr_too_high(record: Record) -> Outcome | None:
     """

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.optimizer.base import (
     NO_MEASURE,
     Experiment,
@@ -42,6 +43,8 @@ AT_GUESS, GUESSES = 0.1, 10
     title="The learning rate is far too low: steps of many times the length learn as many times faster",
     needs=["optim.lr"],
     min_steps=20,
+    undecided="the gain of a higher rate is too small to be sure",
+    explains=NOT_LEARNING,
 )
 def lr_too_low(record: Record) -> Outcome | None:
     """

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks.base import Outcome, check
+from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.checks.optimizer.base import (
     NO_MEASURE,
     Experiment,
@@ -22,6 +23,7 @@ LONG = "experiment_rate_long"
     title="The full learning rate from the first step breaks the run; with a warm-up the same rate is fine",
     needs=["optim.lr"],
     min_steps=8,
+    explains=("lr-too-high", "nan-from-op", *TOO_LONG, *NOT_LEARNING),
 )
 def no_warmup(record: Record) -> Outcome | None:
     """

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, without_optimizer
+from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import Record
 
 # Steps looked at before "never had a gradient" is said: an expert of a mixture may rest for a while, but it
@@ -14,6 +16,15 @@ LOOKS = 4
     code="OPT006",
     slug="optimizer-holds-stale-params",
     title="The optimizer holds tensors that are no longer the model's",
+    law=laws.IN_USE,
+    # The old tensors are stepped, cleared and perhaps clipped; the model's own are not.
+    explains=(
+        "params-not-in-optimizer",
+        "optimizer-never-steps",
+        "missing-zero-grad",
+        "clip-ineffective",
+        *TOO_SHORT,
+    ),
 )
 def optimizer_holds_stale_params(record: Record) -> Outcome | None:
     """

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import Record
 
 # Longer accumulations than this are not seen in practice.
@@ -16,6 +18,15 @@ EMPTY_STEPS = 3
     code="OPT008",
     slug="optimizer-never-steps",
     title="Gradients are computed but no optimizer step uses them",
+    law=laws.RULE,
+    explains=(
+        "missing-zero-grad",
+        "gradients-exploding",
+        "loss-scale-wrong",
+        "batch-not-changing",
+        "clip-ineffective",
+        *TOO_SHORT,
+    ),
 )
 def optimizer_never_steps(record: Record) -> Outcome | None:
     """

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.record import Record
 
 # Restarting a stage a few times is somebody's plan; this many losses of memory are a habit.
@@ -18,6 +20,8 @@ INTERVAL = 200
     title="The optimizer's moments are thrown away again and again",
     needs=["optim.state_reset"],
     min_steps=12,
+    law=laws.IN_USE,
+    explains=("lr-too-high", "adam-settings-bad", "no-warmup", *NOT_LEARNING),
 )
 def optimizer_state_reset(record: Record) -> Outcome | None:
     """

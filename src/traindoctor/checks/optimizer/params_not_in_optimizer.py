@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, without_optimizer
+from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import Record
 
 # A parameter must have been seen with a gradient this often; optimizers may appear one after the other.
@@ -11,6 +13,9 @@ LOOKS = 3
     code="OPT005",
     slug="params-not-in-optimizer",
     title="Trainable parameters get gradients but are in no optimizer",
+    law=laws.IN_USE,
+    explains=TOO_SHORT,
+    essential=True,
 )
 def params_not_in_optimizer(record: Record) -> Outcome | None:
     """

@@ -10,6 +10,7 @@ from traindoctor.checks.base import (
     without_optimizer,
     worth_asking,
 )
+from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.checks.optimizer.base import Experiment, groups_of, progress
 from traindoctor.record import Record
 
@@ -23,6 +24,8 @@ RATIO = 0.3
     code="OPT009",
     slug="weight-decay-too-high",
     title="Weight decay pulls harder than the gradient: without it the run learns",
+    # AdamW's decay is multiplied by the rate: a lower rate wins wherever the decay is too high.
+    explains=("lr-too-high", "gradients-vanishing", "attention-blind", *TOO_SHORT),
 )
 def weight_decay_too_high(record: Record) -> Outcome | None:
     """

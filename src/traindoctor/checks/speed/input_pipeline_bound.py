@@ -22,6 +22,8 @@ WARM_UP = 4
     title="The step waits for its data",
     needs=["time.step", "time.data", "time.loader"],
     min_steps=12,
+    undecided="a faster pipeline was not tried",
+    costs_only_time=True,
 )
 def input_pipeline_bound(record: Record) -> Outcome | None:
     """

@@ -34,6 +34,8 @@ GRAPHS_LONG = 4.0
     title="Memory grows from step to step",
     needs=["graphs.old"],
     min_steps=12,
+    undecided="what is kept alive may be kept on purpose",
+    costs_only_time=True,
 )
 def memory_leak(record: Record) -> Outcome | None:
     """

@@ -18,6 +18,8 @@ GAIN = 2.0
     title="A batch is worked through one example at a time",
     needs=["forward.calls"],
     min_steps=4,
+    explains=("input-pipeline-bound", "sync-every-step"),
+    costs_only_time=True,
 )
 def python_loop_per_example(record: Record) -> Outcome | None:
     """

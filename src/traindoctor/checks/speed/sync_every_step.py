@@ -16,6 +16,8 @@ FEWEST = 5
     code="SPD003",
     slug="sync-every-step",
     title="The device is waited for in every step",
+    undecided="the same steps without the reads were not tried",
+    costs_only_time=True,
 )
 def sync_every_step(record: Record) -> Outcome | None:
     """
