@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from traindoctor.checks.series_words import said
-from traindoctor.record import Record, Series
+from traindoctor.record import ExamResult, Record, Series
 
 # How the evidence was got, from the surest to the weakest. DESIGN.md's order of instruments.
 Grade = Literal["exact", "experiment", "statistic", "curve"]
@@ -286,6 +286,19 @@ def without_text(check: Check, record: Record) -> Outcome:
     if watched(record):
         return check.not_applicable("the run writes no text")
     return check.not_judged("whether the run writes text is not known", why="not-measured")
+
+
+def wanted_exam(record: Record, exam: str) -> ExamResult:
+    """The result of an exam that the check names in `wants=`: it is done before the check judges."""
+    result = record.exam(exam)
+    assert result is not None
+    return result
+
+
+def done_exam(record: Record, exam: str) -> ExamResult | None:
+    """The result of an exam, where it could be made."""
+    result = record.exam(exam)
+    return result if result is not None and result.done else None
 
 
 def worth_asking(record: Record, exam: str) -> bool:

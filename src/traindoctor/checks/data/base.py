@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from traindoctor.checks.base import done_exam
 from traindoctor.record import Record, Series
 
 # Nats under the entropy of the labels from which on a model has learned something of them.
@@ -32,8 +33,8 @@ STEPS = 40
 
 def reference(record: Record, exam: str = "reference_model") -> tuple[bool, float, float] | None:
     """(learns, gain over guessing, noise) of a plain model on the run's own batches."""
-    result = record.exam(exam)
-    if result is None or not result.done:
+    result = done_exam(record, exam)
+    if result is None:
         return None
     gain = result.values["guessing"] - result.values["held_out"]
     noise = result.values["noise"]
@@ -42,8 +43,8 @@ def reference(record: Record, exam: str = "reference_model") -> tuple[bool, floa
 
 def order_is_lost(record: Record) -> bool:
     """The order of the tokens cannot reach the output."""
-    result = record.exam("positions")
-    if result is None or not result.done:
+    result = done_exam(record, "positions")
+    if result is None:
         return False
     return any(is_rounding(pair) for pair in result.values["pairs"])
 
@@ -58,8 +59,8 @@ def rolled_over_the_batch(record: Record) -> dict[str, Any] | None:
 
     A roll wraps around: the last target is the first input. No text does that, so the axis is not its time.
     """
-    shift, dependence = record.exam("shift"), record.exam("dependence")
-    if shift is None or dependence is None or not (shift.done and dependence.done):
+    shift, dependence = done_exam(record, "shift"), done_exam(record, "dependence")
+    if shift is None or dependence is None:
         return None
     mixed = {p["input"] for p in dependence.values["pairs"] if p.get("other_rows", 0.0) > MIXED}
     rolled = (p for p in shift.values["pairs"] if p.get("wrapped") and p["input"] in mixed)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, done_exam, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.data.base import (
     ERRORS,
@@ -185,8 +185,8 @@ def numbers(record: Record, share: float) -> Outcome:
 
 def dealt_rows(record: Record) -> Outcome | None:
     """Rows of targets that fit other rows of inputs, place by place."""
-    result = record.exam("shift")
-    if result is None or not result.done:
+    result = done_exam(record, "shift")
+    if result is None:
         return None
     for pair in result.values["pairs"]:
         if pair.get("dealt"):

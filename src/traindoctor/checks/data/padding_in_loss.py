@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.record import Record
 
 # Counted targets in constant tails: 0.68 in all rows where padding counts; healthy text at most 0.08 in 0.21.
@@ -32,8 +32,7 @@ def padding_in_loss(record: Record) -> Outcome | None:
     Tails of one length in all rows belong to the task, unless the model itself treats their token as padding: its table
     says so, or it masks the token at the ends of another text.
     """
-    result = record.exam("padding")
-    assert result is not None
+    result = wanted_exam(record, "padding")
     for pair in result.values["pairs"]:
         if pair["counted"] < SHARE or pair["rows"] < ROWS:
             continue

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.record import Record
 
@@ -50,8 +50,7 @@ def targets_misaligned(record: Record) -> Outcome | None:
     equal the inputs are right where the scores lag behind them: a start token put before the embeddings, an action that is
     predicted at the place of its state.
     """
-    result = record.exam("shift")
-    assert result is not None
+    result = wanted_exam(record, "shift")
     for outer in result.values.get("outer", ()):
         return all_with_all(outer, result.step)
     if not result.values["pairs"]:
@@ -88,8 +87,8 @@ def all_with_all(outer: dict[str, Any], step: int) -> Outcome:
 
 def crossed_layout(record: Record) -> Outcome | None:
     """Targets are right, but each stands beside the scores of another place."""
-    result = record.exam("dependence")
-    if result is None or not result.done:
+    result = done_exam(record, "dependence")
+    if result is None:
         return None
     pair = next((p for p in result.values["pairs"] if p.get("crossed")), None)
     if pair is None:
@@ -115,12 +114,12 @@ def crossed_layout(record: Record) -> Outcome | None:
 
 def late_scores(record: Record) -> Outcome | None:
     """Inputs and targets lie right, but the scores between them were cut at the wrong end."""
-    result, skips = record.exam("dependence"), record.exam("residual")
-    if result is None or not result.done:
+    result, skips = done_exam(record, "dependence"), done_exam(record, "residual")
+    if result is None:
         return None
     pair = next((p for p in result.values["pairs"] if p.get("shift") == 1 and p.get("lag")), None)
     # Without skip paths a mask that hides the diagonal does the same: that is another fault.
-    if pair is None or skips is None or not skips.done or not skips.values["attentions_bypassed"]:
+    if pair is None or skips is None or not skips.values["attentions_bypassed"]:
         return None
     return targets_misaligned.finding(
         evidence(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence, worth_asking
+from traindoctor.checks.base import Outcome, check, done_exam, evidence, worth_asking
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.checks.gradient.base import RATIO, clipped_while_scaled
 from traindoctor.checks.model.base import large_start
@@ -146,15 +146,14 @@ def by_torch(record: Record) -> Cut | Outcome:
 
 def by_hand(record: Record) -> Cut | Outcome:
     """Where the script clips in a loop of its own."""
-    result = record.exam("gradient_arrival")
+    result = done_exam(record, "gradient_arrival")
     if worth_asking(record, "gradient_arrival"):
         return clip_too_tight.not_judged(
             "whether the script clips by itself is not known", wants="gradient_arrival"
         )
-    kind = result.values["by_hand"] if result is not None and result.done else None
-    if result is None or kind not in WORDS:
+    if result is None or result.values["by_hand"] not in WORDS:
         return clip_too_tight.not_applicable("the script does not clip")
-    values = result.values
+    values, kind = result.values, result.values["by_hand"]
     return Cut(
         float(values["norm"]),
         float(values["value"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.base import Finding, Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import ExamResult, Record
 
@@ -38,8 +38,7 @@ def gradient_not_flowing(record: Record) -> Outcome | None:
     Frozen parameters, teachers and target networks that no optimizer holds, stop-gradients on one of two paths,
     experts without tokens, adapters whose gradient is zero at the start, parameters that are not used at all.
     """
-    result = record.exam("gradient_flow")
-    assert result is not None
+    result = wanted_exam(record, "gradient_flow")
     values = result.values
     blocked, trainable = int(values["blocked"]), max(1, int(values["trainable"]))
     if not blocked and values.get("left"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, done_exam, evidence
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.record import Record
 
@@ -90,9 +90,9 @@ def by_optimizer(record: Record) -> list[dict[int, float]]:
 def leftovers(record: Record) -> dict[int, float]:
     """Step -> norm of what lay in .grad; before the first step there is nothing to clear."""
     found: dict[int, float] = {}
-    result = record.exam("tape_gradient")
+    result = done_exam(record, "tape_gradient")
     alone = len(record.fact("optimizer.groups") or []) <= 1
-    if result is not None and result.done and alone:
+    if result is not None and alone:
         # Of one optimizer: with several, what lay there may be another's and gone before its step. Relative to the step's own gradient; rounding of the subtraction stays under a millionth.
         found = {
             int(one["step"]): float(one["leftover"]) if one["leftover"] > 1e-6 else 0.0

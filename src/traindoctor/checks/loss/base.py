@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from traindoctor.checks.base import done_exam
 from traindoctor.checks.optimizer.base import groups_of, is_log, loss_of
 from traindoctor.record import ExamResult, Record
 
@@ -87,8 +88,8 @@ def swollen(crash: Mapping[str, Any]) -> float | None:
 
 def crash_of(record: Record) -> ExamResult | None:
     """The exam of the first non-finite value, if it found the op."""
-    result = record.exam("first_nonfinite")
-    return result if result is not None and result.done and result.values.get("op") else None
+    result = done_exam(record, "first_nonfinite")
+    return result if result is not None and result.values.get("op") else None
 
 
 def asked(record: Record) -> bool:

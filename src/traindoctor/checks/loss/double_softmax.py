@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import Record
 
@@ -40,8 +40,7 @@ def double_softmax(record: Record) -> Outcome | None:
     Log-probabilities into cross_entropy (a log-softmax of a log-softmax is itself), `nll_loss` after a
     log-softmax, `binary_cross_entropy` after a sigmoid.
     """
-    result = record.exam("loss_input")
-    assert result is not None
+    result = wanted_exam(record, "loss_input")
     for site in result.values["sites"]:
         said = _wrong(site)
         if said is not None:

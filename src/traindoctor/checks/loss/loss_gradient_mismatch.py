@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.base import Finding, Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import ExamResult, Record
 
@@ -45,10 +45,7 @@ def loss_gradient_mismatch(record: Record) -> Outcome | None:
     Auxiliary terms that are printed beside the main loss, running means, perplexity, accuracy, norms, and losses
     with a small unprinted regulariser. Each rank of a data-parallel run prints its own loss: not judged there.
     """
-    result = record.exam("printed_loss")
-    gradient = record.exam("tape_gradient")
-    assert result is not None
-    assert gradient is not None
+    result, gradient = wanted_exam(record, "printed_loss"), wanted_exam(record, "tape_gradient")
     if (swapped := _swapped(record)) is not None:
         return swapped
     values = result.values
@@ -111,8 +108,8 @@ def _unheard(result: ExamResult) -> Finding:
 
 def _swapped(record: Record) -> Outcome | None:
     """Each parameter is stepped along the gradient of another one of its shape."""
-    arrival = record.exam("gradient_arrival")
-    if arrival is None or not arrival.done or not arrival.values.get("swapped"):
+    arrival = done_exam(record, "gradient_arrival")
+    if arrival is None or not arrival.values.get("swapped"):
         return None
     pairs = arrival.values["swapped"]
     name, other = next(iter(pairs.items()))

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Finding, Outcome, Status, check, evidence, worth_asking
+from traindoctor.checks.base import (
+    Finding,
+    Outcome,
+    Status,
+    check,
+    done_exam,
+    evidence,
+    wanted_exam,
+    worth_asking,
+)
 from traindoctor.checks.consequences import TOO_LONG, TOO_SHORT
 from traindoctor.checks.loss.base import scale_free
 from traindoctor.checks.optimizer.base import Experiment, progress
@@ -45,8 +54,7 @@ def loss_scale_wrong(record: Record) -> Outcome | None:
     Accumulation that is divided, sums divided by the number of items, several loss terms of their own weights, and
     scale-free optimizers (Adam) in a run that learns: there a factor is at most a possible cause.
     """
-    result = record.exam("loss_coefficient")
-    assert result is not None
+    result = wanted_exam(record, "loss_coefficient")
     values = result.values
     main = values["main"]
     return (
@@ -144,8 +152,8 @@ def _sum_for_mean(record: Record, result: ExamResult, main: Mapping[str, Any]) -
 
 def _own_factor(record: Record) -> float:
     """What the script itself multiplies its gradients by before the step; 1 where it does not."""
-    arrival = record.exam("gradient_arrival")
-    if arrival is None or not arrival.done or arrival.values["by_hand"] != "factor":
+    arrival = done_exam(record, "gradient_arrival")
+    if arrival is None or arrival.values["by_hand"] != "factor":
         return 1.0
     return float(arrival.values["value"])
 

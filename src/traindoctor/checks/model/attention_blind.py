@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.data.base import rolled_over_the_batch
 from traindoctor.record import ExamResult, Record
@@ -42,8 +42,7 @@ def attention_blind(record: Record) -> Outcome | None:
     (time, batch) order, recognised by the shift of the targets. Places that read a memory or a source text and not
     each other.
     """
-    result = record.exam("dependence")
-    assert result is not None
+    result = wanted_exam(record, "dependence")
     if not result.values["attentions"]:
         return attention_blind.not_applicable("the model has no attention")
     pairs = [p for p in result.values["pairs"] if p["finite"] and "other_rows" in p]
@@ -147,5 +146,5 @@ def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
 
 
 def dead(record: Record) -> bool:
-    result = record.exam("dead_units")
-    return bool(result and result.done and any(l["dead"] >= 0.98 for l in result.values["layers"]))
+    result = done_exam(record, "dead_units")
+    return bool(result and any(l["dead"] >= 0.98 for l in result.values["layers"]))

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.record import Record
 
@@ -47,8 +47,7 @@ def attention_scale_wrong(record: Record) -> Outcome | None:
     their scores are in range, or the factor is not a number. Queries and keys that are normalised make the factor a
     temperature: however sharp, it is a choice, and a flat one that is learned can grow.
     """
-    result = record.exam("attention_scores")
-    assert result is not None
+    result = wanted_exam(record, "attention_scores")
     known = [a for a in result.values["attentions"] if a["scale"] is not None]
     if not known:
         return attention_scale_wrong.clear(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.record import Record
 
@@ -35,8 +35,7 @@ def attention_softmax_wrong_dim(record: Record) -> Outcome | None:
     torch's own attention functions, weights that are normalised once more after the softmax, and masks that are
     laid on after it (they show as a leak).
     """
-    result = record.exam("softmax_axis")
-    assert result is not None
+    result = wanted_exam(record, "softmax_axis")
     rows = result.values["attentions"]
     wrong = [
         a for a in rows if min(a["off"], a["off_at_product"] or 0.0) > OFF + ROUNDINGS * a["noise"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traindoctor.checks.base import Evidence, evidence
+from traindoctor.checks.base import Evidence, done_exam, evidence
 from traindoctor.record import Record, Series
 
 ANOTHER_START = "the same run from another start was not tried"
@@ -38,8 +38,8 @@ ONLY_SCORES = frozenset({"loss_ratio", "logits_std"})
 
 def large_start(record: Record) -> dict[str, Evidence] | str:
     """What is far out of range at the first step, two numbers at least; or why the start is no fault."""
-    result = record.exam("init_scale")
-    if result is None or not result.done:
+    result = done_exam(record, "init_scale")
+    if result is None:
         return "the start was not examined"
     values = result.values
     ratio = values.get("loss_ratio")

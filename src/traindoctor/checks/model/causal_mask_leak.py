@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.record import Record
 
 # Movement of an earlier score when later tokens change, over the spread of scores. Sound masks: exactly 0 in 60
@@ -46,8 +46,7 @@ def causal_mask_leak(record: Record) -> Outcome | None:
     places that see ahead do not count. A soft mask that lets through less than 1e-4. A source text that holds the
     targets too (copying), beside a decoder whose own tokens are hidden until their turn.
     """
-    result = record.exam("dependence")
-    assert result is not None
+    result = wanted_exam(record, "dependence")
     pairs = [p for p in result.values["pairs"] if p["expects_causal"]]
     if not pairs:
         return causal_mask_leak.clear(

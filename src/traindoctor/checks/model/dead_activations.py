@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING, NOTHING_PASSES
 from traindoctor.checks.model.base import ANOTHER_START
 from traindoctor.record import Record
@@ -32,8 +32,7 @@ def dead_activations(record: Record) -> Outcome | None:
     Part of a layer that is silent on one batch; experts that got no token; activations that are never
     exactly zero.
     """
-    result = record.exam("dead_units")
-    assert result is not None
+    result = wanted_exam(record, "dead_units")
     layers = [l for l in result.values["layers"] if l["tokens"] >= TOKENS]
     if not layers:
         return dead_activations.not_judged("too few tokens in the batch to tell")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING, NOTHING_PASSES
 from traindoctor.checks.model.base import ANOTHER_START
 from traindoctor.record import Record
@@ -41,8 +41,7 @@ def init_too_small(record: Record) -> Outcome | None:
     ## When it stays silent
     Single matrices that start at zero on purpose (LoRA, zero-initialised outputs), and runs whose loss falls.
     """
-    result = record.exam("init_scale")
-    assert result is not None
+    result = wanted_exam(record, "init_scale")
     if result.values.get("zero_factors"):
         outcome = stays_zero(record)
         if outcome is not None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.base import Finding, Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.optimizer.base import progress
 from traindoctor.record import ExamResult, Record
@@ -53,8 +53,7 @@ def norm_wrong(record: Record) -> Outcome | None:
     BatchNorm in models that are not causal, shallow stacks without normalisation, and stacks whose activations
     stay bounded. Axes whose size does not tell what they are, statistics over time in models of signals that learn.
     """
-    result = record.exam("normalisation")
-    assert result is not None
+    result = wanted_exam(record, "normalisation")
     values = result.values
     if values.get("erased"):
         return pooled_away(result)
@@ -128,16 +127,16 @@ def pooled_away(result: ExamResult) -> Finding:
 
 
 def leaks(record: Record) -> bool:
-    result = record.exam("dependence")
-    if result is None or not result.done:
+    result = done_exam(record, "dependence")
+    if result is None:
         return False
     pairs = result.values["pairs"]
     return any(p["expects_causal"] and p.get("future", 0.0) > MIXED for p in pairs)
 
 
 def mixed_by_batch_norm(record: Record) -> float | None:
-    result = record.exam("dependence")
-    if result is None or not result.done:
+    result = done_exam(record, "dependence")
+    if result is None:
         return None
     for pair in result.values["pairs"]:
         if pair["expects_causal"] and pair.get("mixing_op") == "batch_norm":

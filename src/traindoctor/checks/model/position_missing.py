@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.data.base import GAIN, is_rounding, reference
 from traindoctor.record import Record
@@ -39,8 +39,7 @@ def position_missing(record: Record) -> Outcome | None:
     Next-token models: the causal mask is a position signal in itself. The first steps, where a position table
     may still be zero. Models that fit their data without order.
     """
-    result = record.exam("positions")
-    assert result is not None
+    result = wanted_exam(record, "positions")
     pair = min(result.values["pairs"], key=lambda p: p["gap"])
     gap, other = pair["gap"], pair["replaced"]
     if not is_rounding(pair) and gap >= ORDER * other:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING, NOTHING_PASSES
 from traindoctor.checks.optimizer.base import progress
 from traindoctor.record import Record
@@ -42,8 +42,7 @@ def residual_missing(record: Record) -> Outcome | None:
     Gates that are nearly shut and two attentions without a sum (graph attention networks) in runs that learn. A single
     attention, attention that pools, and single blocks without a sum among others that have one.
     """
-    result = record.exam("residual")
-    assert result is not None
+    result = wanted_exam(record, "residual")
     values = result.values
     attentions, around = values["attentions"], values["attentions_bypassed"]
     acts, acts_around = values["activations"], values["activations_bypassed"]
@@ -102,8 +101,7 @@ def residual_missing(record: Record) -> Outcome | None:
 
 def nearly_shut(record: Record) -> Outcome | None:
     """Highway gates t * f(x) + (1 - t) * x of a stack that let next to nothing around."""
-    result = record.exam("residual")
-    assert result is not None
+    result = wanted_exam(record, "residual")
     mixes = [s for s in result.values["summands"] if s.get("carry") is not None]
     if len(mixes) < GATES or 2 * len(mixes) < len(result.values["summands"]):
         return None
@@ -137,8 +135,8 @@ def nearly_shut(record: Record) -> Outcome | None:
 
 
 def own_share(record: Record) -> float | None:
-    result = record.exam("dependence")
-    if result is None or not result.done:
+    result = done_exam(record, "dependence")
+    if result is None:
         return None
     shares = [p["own_share"] for p in result.values["pairs"] if p.get("own_share") is not None]
     return min(shares, default=None)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.record import Record
 
 
@@ -28,8 +28,7 @@ def weights_tied_by_mistake(record: Record) -> Outcome | None:
     Embeddings tied to the output, and one block that a loop calls several times (ALBERT, Universal
     Transformer): that is a decision.
     """
-    result = record.exam("sharing")
-    assert result is not None
+    result = wanted_exam(record, "sharing")
     listed, tied = result.values["listed"], result.values["tied"]
     if listed:
         worst = max(listed, key=lambda row: row["times"])

@@ -8,6 +8,7 @@ from traindoctor.checks.base import (
     Finding,
     Outcome,
     check,
+    done_exam,
     evidence,
     watched,
     worth_asking,
@@ -130,13 +131,13 @@ def by_a_dropping_teacher(record: Record) -> Outcome | None:
     """Targets from a model that does not learn, through dropout."""
     if not asks_a_model_in_training_mode(record):
         return None
-    result = record.exam("frozen_targets")
+    result = done_exam(record, "frozen_targets")
     if worth_asking(record, "frozen_targets"):
         return wrong_train_eval_mode.not_judged(
             "a model that runs without gradient is in training mode; what it says may be the target",
             wants="frozen_targets",
         )
-    if result is None or not result.done or not result.values["dropouts"]:
+    if result is None or not result.values["dropouts"]:
         return None
     if not result.values["unchanged"] or result.values["answers"] > 1:
         return None

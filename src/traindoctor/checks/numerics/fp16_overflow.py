@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.base import Finding, Outcome, check, done_exam, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.loss.base import asked, crash_of, not_finite_from, not_known_finite, place
 from traindoctor.record import ExamResult, Record
@@ -55,8 +55,8 @@ def fp16_overflow(record: Record) -> Outcome | None:
             since_step=int(values["step"]),
             grade="exact",
         )
-    half = record.exam("half_gradients")
-    if half is not None and half.done and half.values.get("overflow"):
+    half = done_exam(record, "half_gradients")
+    if half is not None and half.values.get("overflow"):
         return _infinite_inside(half)
     skipped = record.get("scaler.skipped")
     if skipped is not None and len(skipped) > WARM + 10:
@@ -64,7 +64,7 @@ def fp16_overflow(record: Record) -> Outcome | None:
         share = float(late.values.mean())
         if share > SKIPPED:
             # Never waited for: a log without exams shows the skipped steps as well.
-            start = _starts(record.exam("precision_ladder"))
+            start = _starts(done_exam(record, "precision_ladder"))
             return fp16_overflow.finding(
                 evidence(
                     "share of steps that the scaler skips",
@@ -109,7 +109,7 @@ def _infinite_inside(half: ExamResult) -> Finding:
 
 def _starts(ladder: ExamResult | None) -> dict[str, Any] | None:
     """The first op, or the gradient, that leaves float16 when the whole step is computed in it."""
-    if ladder is None or not ladder.done:
+    if ladder is None:
         return None
     found = ladder.values["rungs"].get("float16", {}).get("overflow")
     return dict(found) if found else None

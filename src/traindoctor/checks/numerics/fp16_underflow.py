@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.checks.optimizer.base import groups_of, progress
 from traindoctor.record import Record
@@ -42,8 +42,7 @@ def fp16_underflow(record: Record) -> Outcome | None:
     ## When it stays silent
     Runs that do not compute in float16, zeros that are zeros in float64 too (unused tokens, ReLU).
     """
-    result = record.exam("half_gradients")
-    assert result is not None
+    result = wanted_exam(record, "half_gradients")
     values = result.values
     if "float16" not in values["dtypes"]:
         return fp16_underflow.clear("the step does not compute in float16")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Outcome, check, done_exam, evidence
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.checks.optimizer.base import progress
 from traindoctor.record import Record
@@ -125,8 +125,8 @@ def stepped_by_hand(record: Record) -> Outcome:
 
 def written_over(record: Record) -> Outcome | None:
     """Float32 copies that are filled from the half weights again before each step: what they held in addition is lost."""
-    result = record.exam("outside_changes")
-    if result is None or not result.done or result.values.get("undone", 0.0) < LOST:
+    result = done_exam(record, "outside_changes")
+    if result is None or result.values.get("undone", 0.0) < LOST:
         return None
     share = float(result.values["undone"])
     return low_precision_updates_lost.finding(

@@ -6,6 +6,7 @@ from traindoctor.checks.base import (
     NotJudged,
     Outcome,
     check,
+    done_exam,
     evidence,
     without_optimizer,
     worth_asking,
@@ -79,7 +80,7 @@ def weight_decay_too_high(record: Record) -> Outcome | None:
             f"{trial.variants['no decay']:.3f} instead of {trial.control:.3f} after {trial.steps} steps",
             since_step=trial.start,
         )
-    if not any((r := record.exam(name)) is not None and r.done for name in EXAMS):
+    if not any(done_exam(record, name) for name in EXAMS):
         return weight_decay_too_high.not_judged("the run without decay could not be tried")
     return weight_decay_too_high.clear("without decay the run is no better")
 
@@ -110,12 +111,12 @@ def by_setting(record: Record) -> Pull | NotJudged | None:
 
 def by_hand(record: Record) -> Pull | NotJudged | None:
     """What the script takes off its weights between two steps."""
-    result = record.exam("outside_changes")
+    result = done_exam(record, "outside_changes")
     if worth_asking(record, "outside_changes"):
         return weight_decay_too_high.not_judged(
             "whether the script shrinks its weights itself is not known", wants="outside_changes"
         )
-    if result is None or not result.done or not result.values["tensors"]:
+    if result is None or not result.values["tensors"]:
         return None
     lost = 1 - float(result.values["factor"])
     words = f"Decay by hand (each step takes {lost:.2g} of the weights)"
