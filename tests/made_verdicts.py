@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traindoctor.checks import laws
 from traindoctor.checks.base import Clear, Evidence, Finding, NotApplicable, NotJudged
 from traindoctor.diagnosis import Diagnosis, Run, Symptom, judge
 
@@ -20,6 +21,7 @@ LEAK = Finding(
     where="blocks.0.attention",
     since_step=0,
     line="/home/somebody/project/train.py:54",
+    law=laws.UNSEEN,
 )
 OVERFIT = Finding(
     cause="overfitting",

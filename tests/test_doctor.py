@@ -16,6 +16,7 @@ import traindoctor.diagnosis.engine as engine
 import traindoctor.doctor as doctor_module
 from traindoctor.capture.pace import LOOKS, UP_FRONT_SECONDS, next_look
 from traindoctor.capture.watch import Watch
+from traindoctor.checks import laws
 from traindoctor.checks.base import Check, Outcome, check, evidence
 from traindoctor.diagnosis import consequences
 from traindoctor.doctor import Doctor, Stopped
@@ -24,7 +25,9 @@ from traindoctor.exams.base import Exam, exam
 from traindoctor.record import Record, open_record
 
 
-@check(code="TST001", slug="causal-mask-leak", title="Sees the future", wants=["peek"])
+@check(
+    code="TST001", slug="causal-mask-leak", title="Sees the future", wants=["peek"], law=laws.UNSEEN
+)
 def leak(record: Record) -> Outcome | None:
     """
     ## How to fix
@@ -205,7 +208,13 @@ def test_what_is_settled_costs_the_script_no_more(clinic: Clinic, watch: Watch) 
 
 
 def test_what_could_explain_the_cause_is_still_asked(clinic: Clinic, watch: Watch) -> None:
-    @check(code="TST003", slug="gradient-not-flowing", title="No gradient", wants=["flow"])
+    @check(
+        code="TST003",
+        slug="gradient-not-flowing",
+        title="No gradient",
+        wants=["flow"],
+        law=laws.REACHED,
+    )
     def flows(record: Record) -> Outcome | None:
         return flows.finding(
             evidence("gradient", 0.0, 1.0, noise=1e-6), grade="exact", since_step=0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from traindoctor.checks import BY_SLUG, CHECKS
+from traindoctor.checks import BY_SLUG, CHECKS, laws
 from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome, check, evidence
 from traindoctor.diagnosis import diagnose, examine, explain, overhead_percent, wanted
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import ExamResult, Record, make_record
 
 
-@check(code="TST001", slug="double-softmax", title="A test cause", needs=["loss.root"])
+@check(
+    code="TST001", slug="double-softmax", title="A test cause", needs=["loss.root"], law=laws.INPUT
+)
 def sick(record: Record) -> Finding | None:
     """
     ## How to fix

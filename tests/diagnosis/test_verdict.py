@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from traindoctor.checks import BY_SLUG
 from traindoctor.checks.base import (
     Clear,
     Evidence,
@@ -17,10 +18,9 @@ from traindoctor.checks.base import (
     Status,
     confidence,
 )
+from traindoctor.diagnosis.rules import COSTS_ONLY_TIME, ESSENTIAL
 from traindoctor.diagnosis.symptoms import Symptom
 from traindoctor.diagnosis.verdict import (
-    COSTS_ONLY_TIME,
-    ESSENTIAL,
     GRADES,
     Diagnosis,
     Run,
@@ -42,7 +42,7 @@ def found(
     items = (Evidence("x", 2.0, 1.0, 0.1, since),)
     return Finding(
         cause, "XXX001", grade, status or USUAL[grade], confidence(grade, items), cause, items, "fix",
-        since_step=since,
+        since_step=since, law=BY_SLUG[cause].law if grade == "exact" and cause in BY_SLUG else None,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import made_verdicts as sample
+from traindoctor.checks import laws
 from traindoctor.checks.base import Clear, Evidence, Finding, NotApplicable, NotJudged
 from traindoctor.diagnosis import Diagnosis, Run, judge
 from traindoctor.errors import TraindoctorError
@@ -20,6 +21,7 @@ from traindoctor.report import json as report
 FOUND = Finding(
     "nan-from-op", "NUM004", "exact", "confirmed", 1.0, "0/0", (Evidence("divisor", 0.0, None, None, 4),
     Evidence("loss", math.nan), Evidence("peak", np.float32(2.5), math.inf)), "add eps", "norm", 4, "a.py:3",
+    law=laws.MAKER,
 )  # fmt: skip
 
 

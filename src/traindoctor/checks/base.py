@@ -326,7 +326,7 @@ def check(
     costs_only_time: bool = False,
     over_batches: bool = False,
 ) -> Callable[[Callable[[Record], Outcome | None]], Check]:
-    """Makes a Check of a function, with its fields. It registers nothing: its row in the family's table does."""
+    """Makes a Check of a function. It registers nothing: checks/__init__.py finds it by its file."""
 
     def build(judge: Callable[[Record], Outcome | None]) -> Check:
         return Check(

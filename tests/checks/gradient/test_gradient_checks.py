@@ -6,13 +6,11 @@ import math
 from typing import Any
 
 from traindoctor.checks.base import Clear, Finding, NotApplicable, NotJudged
-from traindoctor.checks.gradient import (
-    backward_incorrect,
-    gradient_not_flowing,
-    gradients_exploding,
-    gradients_vanishing,
-    missing_zero_grad,
-)
+from traindoctor.checks.gradient.backward_incorrect import backward_incorrect
+from traindoctor.checks.gradient.gradient_not_flowing import gradient_not_flowing
+from traindoctor.checks.gradient.gradients_exploding import gradients_exploding
+from traindoctor.checks.gradient.gradients_vanishing import gradients_vanishing
+from traindoctor.checks.gradient.missing_zero_grad import missing_zero_grad
 from traindoctor.record import Record, make_record
 
 

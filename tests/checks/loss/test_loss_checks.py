@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from traindoctor.checks.base import Clear, Finding, NotJudged
-from traindoctor.checks.loss import (
-    all_targets_ignored,
-    double_softmax,
-    loss_gradient_mismatch,
-    loss_scale_wrong,
-    unstable_softmax,
-)
+from traindoctor.checks.loss.all_targets_ignored import all_targets_ignored
+from traindoctor.checks.loss.double_softmax import double_softmax
+from traindoctor.checks.loss.loss_gradient_mismatch import loss_gradient_mismatch
+from traindoctor.checks.loss.loss_scale_wrong import loss_scale_wrong
+from traindoctor.checks.loss.unstable_softmax import unstable_softmax
 from traindoctor.record import ExamResult, Record, make_record
 
 SGD = [{"class": "SGD", "groups": [{"lr": 0.1}]}]
