@@ -30,9 +30,7 @@ from traindoctor.tape.single import tape_step
 from traindoctor.tape.tape import StepTape
 
 NUM_REFS = 7
-NAMES = (
-    "to view detach add add_ mul mul_ normalize softmax matmul log clone sum gather __mul__".split()
-)
+NAMES = "to view detach add add_ mul mul_ normalize softmax matmul log clone sum gather __rdiv__".split()
 refs = st.integers(0, NUM_REFS - 1).map(Ref)
 
 

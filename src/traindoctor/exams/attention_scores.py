@@ -17,8 +17,10 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.experiment.at_rest import stirred
-from traindoctor.graph.structure import MASKS, PRODUCTS, VIEWS, Attention, Structure
+from traindoctor.graph.origins import argument
+from traindoctor.graph.structure import Attention, Structure
 from traindoctor.tape.execute import replay
+from traindoctor.tape.operators import MASKS, PASSING_ON, PRODUCTS
 from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
@@ -126,17 +128,17 @@ def read(
         return read_sdpa(tape, structure, op, weights)
     if attention.kind == "multi_head_attention_forward":
         return read_mha(tape, op)
-    source = op.kwargs.get("input", op.args[0] if op.args else None)
+    source = argument(op, 0, "input")
     if not isinstance(source, Ref):
         return None
     factor, length, product = scale_of(structure, source)
-    operands = [] if product is None else [r for r in product.inputs if structure.of_data(r)]
+    operands = [] if product is None else [r for r in product.operands if structure.of_data(r)]
     values = replay(tape, parameters=weights, want=[source, *operands])
     scores = values[source].detach().float()
     if product is None or length is None:
         return Reading(scores, factor, length)
     q, k = (values[ref].detach().float() for ref in operands)
-    if product.name == "einsum":
+    if product.kind == "einsum":
         dots = torch.einsum(product.args[0], q, k)
         q, k = (x.movedim(axis, -1) for x, axis in zip((q, k), summed_axes(product)))
     else:
@@ -173,10 +175,6 @@ def factor_between(dots: Tensor, scores: Tensor) -> float:
     open_ = torch.isfinite(scores) & (scores > MASKED)
     x, y = dots[open_].double(), scores[open_].double()
     return float((x * y).sum() / x.square().sum().clamp_min(1e-30))
-
-
-def argument(op: Op, place: int, name: str, default: Any = None) -> Any:
-    return op.kwargs.get(name, op.args[place] if len(op.args) > place else default)
 
 
 def read_sdpa(
@@ -238,18 +236,18 @@ def scale_of(structure: Structure, scores: Ref) -> tuple[float | None, int | Non
         if op is None:
             return None, None, None
         factor *= structure.factor_in_place(ref)
-        if op.name in PRODUCTS:
+        if op.kind in PRODUCTS:
             operands = [r for r in op.inputs if structure.of_data(r)]
             if len(operands) != 2:
                 return None, None, None
             for operand in operands:
                 factor *= walk_scale(structure, operand)[0]
-            alpha = op.kwargs.get("alpha", 1.0) if op.name == "baddbmm" else 1.0
+            alpha = op.kwargs.get("alpha", 1.0) if op.kind == "baddbmm" else 1.0
             return factor * float(alpha), contracted_length(structure, op), op
         number = structure.scalar_factor(op)
         if number is not None:
             factor *= number
-        elif op.name not in VIEWS and op.name not in MASKS:
+        elif op.kind not in PASSING_ON | MASKS or op.reflected:
             return None, None, None  # a soft cap, a normalisation, a learned temperature
         above = [r for r in op.inputs if structure.of_data(r)]
         if not above:
@@ -262,7 +260,7 @@ def scale_of(structure: Structure, scores: Ref) -> tuple[float | None, int | Non
 
 
 def leads_to_product(structure: Structure, ref: Ref) -> bool:
-    return any(op.name in PRODUCTS for op in structure.up(ref))
+    return any(op.kind in PRODUCTS for op in structure.up(ref))
 
 
 def walk_scale(structure: Structure, ref: Ref) -> tuple[float, Ref]:
@@ -275,7 +273,7 @@ def walk_scale(structure: Structure, ref: Ref) -> tuple[float, Ref]:
         factor *= structure.factor_in_place(ref)
         op = producer[ref]
         number = structure.scalar_factor(op)
-        if number is None and op.name not in VIEWS:
+        if number is None and op.kind not in PASSING_ON:
             break
         factor *= 1.0 if number is None else number
         above = [r for r in op.inputs if structure.of_data(r)]
@@ -286,8 +284,8 @@ def walk_scale(structure: Structure, ref: Ref) -> tuple[float, Ref]:
 
 
 def contracted_length(structure: Structure, op: Op) -> int | None:
-    operands = [r for r in op.inputs if structure.of_data(r)]
-    if op.name != "einsum":
+    operands = [r for r in op.operands if structure.of_data(r)]
+    if op.kind != "einsum":
         return structure.shape(operands[0])[-1]
     axes = summed_axes(op)
     return structure.shape(operands[0])[axes[0]] if axes else None

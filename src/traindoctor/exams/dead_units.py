@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.graph.origins import argument, walk_back
-from traindoctor.graph.structure import DIVISIONS, SCALINGS
 from traindoctor.tape.execute import replay
+from traindoctor.tape.operators import ABOVE, CUTTING
 from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
     from traindoctor.tape.tape import StepTape
-
-# Only these are exactly zero where they do not fire.
-CUTTING = frozenset({"relu", "relu_", "relu6", "threshold", "threshold_", "hardtanh", "hardswish"})
-COMPARISONS = frozenset({"gt", "ge", "__gt__", "__ge__", "greater", "greater_equal"})
 
 
 @exam(name="dead_units", title="Units that never fire", cost=2)
@@ -25,11 +21,9 @@ def dead_units(patient: Patient) -> Mapping[str, Any]:
     """`layers`: per activation the share of units (last axis) that are 0 for every token of the step."""
     tape = patient.tape
     assert tape is not None
-    ops = [op for op in tape.ops if op.name in CUTTING and op.outputs[0] is not None]
+    ops = [op for op in tape.ops if op.kind in CUTTING and op.outputs[0] is not None]
     # clamp(min=0) is a ReLU by another name
-    ops += [
-        op for op in tape.ops if op.name in ("clamp", "clamp_min", "clip") and 0 in op.args[1:2]
-    ]
+    ops += [op for op in tape.ops if op.kind == "clamp" and 0 in op.args[1:2]]
     ops += [op for op in tape.ops if cut_by_hand(tape, op)]
     if not ops:
         raise NotApplicable("the step has no activation that is exactly 0 where it does not fire")
@@ -58,10 +52,10 @@ def dead_units(patient: Patient) -> Mapping[str, Any]:
 
 def cut_by_hand(tape: StepTape, op: Op) -> bool:
     """x * (x > threshold), or torch.where(x > threshold, x, 0)."""
-    if op.name in SCALINGS - DIVISIONS and len(op.inputs) == 2:
+    if op.kind == "mul" and len(op.inputs) == 2:
         one, other = op.inputs
         return compares(tape, one, other) or compares(tape, other, one)
-    if op.name == "where":
+    if op.kind == "where":
         kept, rest = argument(op, 1, "input"), argument(op, 2, "other")
         condition = argument(op, 0, "condition")
         return rest == 0 and isinstance(kept, Ref) and compares(tape, condition, kept)
@@ -71,6 +65,6 @@ def cut_by_hand(tape: StepTape, op: Op) -> bool:
 def compares(tape: StepTape, mask: Ref, value: Ref) -> bool:
     """Whether the mask, perhaps as numbers, says where the value is above something."""
     for _, made_by in walk_back(tape, mask):
-        if made_by is not None and made_by.name in COMPARISONS:
+        if made_by is not None and made_by.kind in ABOVE:
             return made_by.inputs[0] == value
     return False

@@ -26,9 +26,10 @@ from traindoctor.graph.ends import (
     twins,
 )
 from traindoctor.graph.input_sites import input_sites
-from traindoctor.graph.structure import VIEWS, Structure
+from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import distance_from_step, require_faithful
+from traindoctor.tape.operators import PASSING_ON
 from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
@@ -282,9 +283,9 @@ def locate(
 def named(what: str, structure: Structure, op: Op) -> dict[str, Any]:
     """The op, or what it is only another shape of."""
     source = op
-    for above in structure.up(op.inputs[0]) if op.name in VIEWS and op.inputs else ():
+    for above in structure.up(op.inputs[0]) if op.kind in PASSING_ON and op.inputs else ():
         source = above
-        if above.name not in VIEWS:
+        if above.kind not in PASSING_ON:
             break
     return {f"{what}_op": source.name, f"{what}_module": source.module, f"{what}_line": source.line}
 

@@ -15,20 +15,13 @@ from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.experiment.batches import source_of
 from traindoctor.ground.nested import tensors_in
 from traindoctor.tape.execute import replay, visit
+from traindoctor.tape.operators import WITH_INFINITY
 from traindoctor.tape.ops import PARAMETER, Op, Ref, refs_in
 
 if TYPE_CHECKING:
     from traindoctor.experiment.crash import Crash
     from traindoctor.experiment.patient import Patient
     from traindoctor.tape.tape import StepTape
-
-# Masks are made of infinities on purpose: -inf from these is no accident.
-FILLING = frozenset(
-    "masked_fill masked_fill_ where full full_like fill_ zeros_like triu tril triu_ tril_ __setitem__ expand "
-    "to float view reshape clone alias index_fill index_fill_ cat stack __getitem__ unsqueeze".split()
-)
-# With a mask of -inf added, scores are -inf where they should be.
-MASKING = frozenset({"add", "__add__", "__radd__", "__iadd__", "add_", "sub", "mul"})
 
 
 @exam(name="first_nonfinite", title="Where the first non-finite value comes from", cost=4)
@@ -160,11 +153,7 @@ def bad(op: Op, output: Tensor) -> bool:
         return False
     if bool(torch.isfinite(output).all()):
         return False
-    if bool(torch.isnan(output).any()):
-        return True
-    if op.name in FILLING or op.name in MASKING:
-        return False
-    return True
+    return bool(torch.isnan(output).any()) or op.kind not in WITH_INFINITY
 
 
 def chain(tape: StepTape, op: Op, length: int = 6) -> list[str]:

@@ -16,6 +16,7 @@ from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.numerics.finite_difference import directional_test
 from traindoctor.tape.compare import Difference, compare
 from traindoctor.tape.execute import arguments, look_inside, values_before
+from traindoctor.tape.operators import ROUNDING, STEPS
 from traindoctor.tape.ops import PARAMETER, FunctionCall, Op, Ref, is_foreign, refs_in
 from traindoctor.tape.runner import apply_whole
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 # A Function called in every layer is one Function: so many different ones are tested, each once.
 MAX_FUNCTIONS = 12
-# Their derivative is 0 everywhere; a straight-through estimator takes it for 1.
-ROUNDING = frozenset("round floor ceil trunc fix round_ floor_ ceil_ trunc_ fix_".split())
-STEPS = ROUNDING | {"sign", "sgn", "sign_", "sgn_", "heaviside"}
 # Where values were clipped, such an estimator may pass nothing: so much of them it passes at least.
 PASSED_ON = 0.5
 
@@ -152,9 +150,9 @@ def _by_tape(
     real = [part for part in parts if part.reference_norm > 0]
     worst = _worst(real or parts)
     noise = 8 * max(torch.finfo(values[ref].dtype).eps for ref in live)
-    names = {op.name for op in tape.ops if op.users_function is call}
+    kinds = {op.kind for op in tape.ops if op.users_function is call}
     # A scale that is taken from what is rounded has a derivative: then the whole has one, and nobody means it.
-    stepwise = bool(names & STEPS) and _straight_through(given, sent)
+    stepwise = bool(kinds & STEPS) and _straight_through(given, sent)
     surrogate = worst is not None and (not real or stepwise)
     return {
         "test": "tape",
@@ -165,7 +163,7 @@ def _by_tape(
         "inputs": [part.as_dict() for part in parts],
         "identity": _is_identity(values, live, outside),
         "surrogate": surrogate,
-        "rounds": bool(names & ROUNDING),
+        "rounds": bool(kinds & ROUNDING),
     }
 
 

@@ -12,20 +12,15 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.experiment.at_rest import no_gradient, trained
-from traindoctor.graph.structure import VIEWS, Structure
+from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
+from traindoctor.tape.operators import PASSING_ON, STOPPING_GRADIENTS
 from traindoctor.tape.ops import PARAMETER, Escape, Op, Ref
-from traindoctor.tape.runner import CUTS
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
     from traindoctor.tape.tape import StepTape
 
-# Values pass, gradients do not.
-STEPS_LIKE = frozenset(
-    "argmax argmin round sign floor ceil trunc heaviside one_hot argsort eq ne lt gt le ge __gt__ __lt__ "
-    "__ge__ __le__ __eq__ __ne__ long int bool topk multinomial bernoulli tensor".split()
-)
 MAX_NAMES = 12
 # Whole tensors leave torch by these, to be worked on elsewhere.
 ARRAYS = frozenset({"numpy", "tolist", "__array__", "__dlpack__"})
@@ -117,7 +112,7 @@ def fed_on(structure: Structure, op: Op, roots: Sequence[Ref]) -> bool:
         for user in structure.users.get(made, ()):
             if any(structure.tape.name_of(ref) is not None for ref in user.inputs):
                 return True
-            if user.name in VIEWS:
+            if user.kind in PASSING_ON:
                 queue += [ref for ref in user.outputs if ref is not None and ref not in queue]
     return False
 
@@ -244,10 +239,10 @@ def stops(op: Op) -> str | None:
     """How the op stops a gradient, None if it does not."""
     if not op.depends_on & PARAMETER or op.synthetic:
         return None
-    if op.name in CUTS:
+    if op.kind == "detach":
         return "detach" if op.name != "data" else ".data"
-    if op.name in STEPS_LIKE:
-        return op.name.strip("_")
+    if op.kind in STOPPING_GRADIENTS:
+        return op.kind
     if op.function is None and not op.grad_enabled:
         return "no_grad"
     return None

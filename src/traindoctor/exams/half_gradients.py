@@ -13,18 +13,12 @@ from torch import Tensor
 from traindoctor.exams.base import exam
 from traindoctor.ground.nested import tensors_in
 from traindoctor.tape.execute import replay, visit
+from traindoctor.tape.operators import INFINITE_AT_ZERO
 from traindoctor.tape.ops import Op
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
     from traindoctor.tape.tape import StepTape
-
-# Infinities of these are meant (a mask), or come at zero in every dtype.
-SOUND = frozenset(
-    "masked_fill masked_fill_ where full full_like fill_ __setitem__ index_fill index_fill_ triu tril log log2 "
-    "div div_ true_divide __truediv__ __rtruediv__ rsqrt reciprocal scaled_dot_product_attention".split()
-)
-
 
 # Beyond this the gradient's error is worth a second look: rounding to float16 is 1e-3.
 FAINT = 0.05
@@ -67,7 +61,7 @@ def look_through(tape: StepTape) -> tuple[list[str], dict[str, Any] | None]:
 
     def look(op: Op, inputs: Any, outputs: Sequence[Tensor]) -> bool:
         found.update(_name(out.dtype) for out in outputs if out.is_floating_point())
-        if not first and op.number in used and op.name not in SOUND and op.depends_on:
+        if not first and op.number in used and op.kind not in INFINITE_AT_ZERO and op.depends_on:
             infinite = sum(int(out.isinf().sum()) for out in outputs if out.dtype == torch.float16)
             numbers = [x for x in tensors_in(inputs) if x.is_floating_point()]
             if infinite and all(bool(x.isfinite().all()) for x in numbers):

@@ -19,27 +19,12 @@ from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import walk_back
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
+from traindoctor.tape.operators import TAKING_WEIGHTS
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
     from traindoctor.graph.sites import LossSite
     from traindoctor.tape.tape import StepTape
-
-PRODUCTS = frozenset(
-    {
-        "linear",
-        "matmul",
-        "__matmul__",
-        "mm",
-        "addmm",
-        "bmm",
-        "einsum",
-        "multi_head_attention_forward",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-    }
-)
 
 
 @exam(name="init_scale", title="Scale of the model at initialisation", cost=3)
@@ -114,7 +99,7 @@ def weight_scales(tape: StepTape) -> dict[str, float]:
     found = {}
     names = set()
     for op in tape.ops:
-        if op.name in PRODUCTS:
+        if op.kind in TAKING_WEIGHTS:
             for ref in op.inputs:
                 names.add(
                     next((n for r, _ in walk_back(tape, ref) if (n := tape.name_of(r))), None)
@@ -132,7 +117,7 @@ def frozen_matrices(tape: StepTape) -> int:
     """Products with a matrix that does not train: small adapters beside a large frozen model are meant so."""
     found = set()
     for op in tape.ops:
-        if op.name == "linear":
+        if op.kind == "linear":
             weight = op.kwargs.get("weight", op.args[1] if len(op.args) > 1 else None)
             if weight in tape.constants:
                 found.add(weight)

@@ -14,15 +14,12 @@ from traindoctor.exams.base import NotApplicable, exam, nothing_beside_tokens
 from traindoctor.graph.ends import find_ends
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
+from traindoctor.tape.operators import LAYERS
 from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
 
-LAYERS = frozenset(
-    "linear layer_norm rms_norm multi_head_attention_forward scaled_dot_product_attention add __add__ "
-    "embedding addmm conv1d batch_norm".split()
-)
 MOST_LAYERS = 200
 
 
@@ -44,7 +41,8 @@ def input_dependence(patient: Patient) -> Mapping[str, Any]:
     chosen: list[tuple[Op, Ref]] = []
     for op in tape.ops:
         out = op.outputs[0] if op.outputs else None
-        if op.name in LAYERS and out is not None and op.segment == ends[0].loss.op.segment:
+        kept = op.kind in LAYERS and not op.in_place  # what is written over has no value of its own
+        if kept and out is not None and op.segment == ends[0].loss.op.segment:
             shape = structure.shape(out)
             if rows in shape[:2] and len(shape) >= 2 and structure.depends(out, made):
                 chosen.append((op, out))

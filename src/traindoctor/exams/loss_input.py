@@ -11,10 +11,10 @@ from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.graph.loss_sites import loss_sites
-from traindoctor.graph.origins import REARRANGING, value_of, walk_back
+from traindoctor.graph.origins import value_of, walk_back
 from traindoctor.graph.sites import LossSite
-from traindoctor.graph.written_losses import SOFTMAX
 from traindoctor.tape.execute import evaluate, replay
+from traindoctor.tape.operators import LOG_NORMALISING
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
@@ -23,17 +23,12 @@ if TYPE_CHECKING:
 
 # Rows of a distribution sum to 1 up to rounding; logits do so by no accident, in all rows of all steps.
 SUM_TOLERANCE = 1e-3
-# What makes logarithms of probabilities of scores; a logsumexp is the half of it that losses by hand write.
-NORMALISING = SOFTMAX | {"logsumexp"}
 # Losses that are given log-probabilities -> the axis of the classes.
 GIVEN_LOGARITHMS = {"nll_loss": 1, "ctc_loss": -1}
 # Softmaxes of one step that are looked at.
 MOST_SOFTMAXES = 64
 # Steps back through multiplications by a number (a temperature).
 MOST_SCALINGS = 4
-SCALING = frozenset(
-    "mul div __mul__ __rmul__ __truediv__ true_divide divide multiply mul_ div_".split()
-)
 
 
 @exam(name="loss_input", title="What the loss function is given", cost=2)
@@ -61,12 +56,12 @@ def normalised_elsewhere(patient: Patient) -> tuple[int, list[dict[str, Any]]]:
     """Losses that are given log-probabilities, and those of them whose are normalised over another axis than the classes."""
     tape = patient.tape
     assert tape is not None
-    ops = [op for op in tape.ops if op.name in GIVEN_LOGARITHMS and op.inputs][:MOST_SOFTMAXES]
+    ops = [op for op in tape.ops if op.kind in GIVEN_LOGARITHMS and op.inputs][:MOST_SOFTMAXES]
     replayed = replay(tape, want=[op.inputs[0] for op in ops]) if ops else {}
     found = []
     for op in ops:
         given = replayed[op.inputs[0]].detach().double().exp()
-        classes = GIVEN_LOGARITHMS[op.name] % given.ndim if given.ndim > 1 else 0
+        classes = GIVEN_LOGARITHMS[op.kind] % given.ndim if given.ndim > 1 else 0
         over = [axis for axis in range(given.ndim) if sums_to_one_over(given, axis)]
         if given.ndim > 1 and over and classes not in over:
             line = op.line or op.nearest_line
@@ -83,7 +78,7 @@ def softmaxes_of_distributions(patient: Patient) -> list[dict[str, Any]]:
     tape = patient.tape
     assert tape is not None
     roots = [root.ref for root in tape.roots if root.ref is not None]
-    ops = [op for op in tape.needed(roots) if op.name in NORMALISING and op.inputs]
+    ops = [op for op in tape.needed(roots) if op.kind in LOG_NORMALISING and op.inputs]
     ops = ops[:MOST_SOFTMAXES]
     wanted = [op.inputs[0] for op in ops]
     if not wanted:
@@ -125,7 +120,7 @@ def scaled(tape: StepTape, ref: Ref, dim: int) -> bool:
     """What was multiplied or divided to make it sums to 1: scores of a made-up teacher may have one sum by design."""
     for _ in range(MOST_SCALINGS):
         *_, (ref, op) = walk_back(tape, ref)
-        if op is None or op.name not in SCALING or not op.inputs:
+        if op is None or not op.scales or not op.inputs:
             return False
         ref = max(op.inputs, key=lambda r: math.prod(tape.geometry[r.index].size))
         value = value_of(tape, ref)
@@ -169,16 +164,8 @@ def sums_to_one(rows: Tensor) -> bool:
 
 def maker(tape: StepTape, site: LossSite) -> dict[str, str | None] | None:
     """The op that made what the loss gets, through views and casts: a softmax shows itself here."""
-    found = None
-    for _, op in walk_back(tape, site.logits):
-        if op is None:
-            break
-        found = op
-        if op.name not in REARRANGING and op.name != "__getitem__":
-            break
-    if found is None:
-        return None
-    return {"op": found.name, "line": found.line, "module": found.module}
+    ops = [op for _, op in walk_back(tape, site.logits) if op is not None]
+    return {"op": ops[-1].name, "line": ops[-1].line, "module": ops[-1].module} if ops else None
 
 
 def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -19,20 +19,13 @@ from traindoctor.graph.unit_norms import (
     unit_axis,
 )
 from traindoctor.tape.execute import replay
+from traindoctor.tape.operators import GROUP_NORMS, MOMENTS, POOLS, ROOTS, SHAPE_NORMS, UNDER_ROOT
 from traindoctor.tape.ops import PARAMETER, Op, Ref
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
     from traindoctor.tape.tape import StepTape
 
-BY_SHAPE = frozenset({"layer_norm", "rms_norm"})
-BY_BATCH = frozenset({"batch_norm"})
-BY_GROUP = frozenset({"group_norm", "instance_norm"})
-BY_HAND = frozenset({"var", "std", "var_mean", "std_mean", "mean"})
-# RMSNorm by hand: the root of a mean of squares
-ROOTS = frozenset({"rsqrt", "sqrt"})
-# Means that gather the places of an example.
-POOLS = frozenset("mean sum adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d".split())
 # Variance between rows after the mean over that before it: 1/T for T places that differ at random; float32 leaves 1e-12.
 ERASED = 1e-8
 NOTHING = {"norms": [], "rms_by_hand": 0, "attentions": 0, "growth": None, "sizes": []}
@@ -81,7 +74,7 @@ def of_numbers(structure: Structure) -> dict[str, Any]:
     found = [
         (op, hit[1], hit[2])
         for op in tape.ops
-        if op.name == "normalize" and (hit := normalising(structure, op)) is not None
+        if op.kind == "normalize" and (hit := normalising(structure, op)) is not None
     ]
     found = [hit for hit in found if stretched_by_features(structure, hit[0], hit[1], hit[2][0])]
     signal = all_alike(structure) if not found else None
@@ -119,7 +112,7 @@ def all_alike(structure: Structure) -> tuple[Op, Ref, list[int]] | None:
         if depends_on(tape, hit[1]) & PARAMETER
     ]
     kinds = {(len(structure.shape(source)), tuple(dims)) for _, source, dims in hits}
-    by_hand = all(op.name in BY_HAND for op, _, _ in hits)
+    by_hand = all(op.kind in MOMENTS for op, _, _ in hits)
     if len(hits) < 2 or len(kinds) > 1 or not by_hand or not structure.attentions:
         return None
     return hits[0]
@@ -136,7 +129,7 @@ def pooled_away(structure: Structure) -> dict[str, Any] | None:
     pools = [
         (op, op.inputs[0], op.outputs[0])
         for op in tape.ops
-        if op.name in POOLS and op.inputs and op.outputs and op.outputs[0] is not None
+        if op.kind in POOLS and op.inputs and op.outputs and op.outputs[0] is not None
     ]
     pools = [
         (op, full, out)
@@ -185,17 +178,17 @@ def described(
 
 def normalised_dims(op: Op, ndim: int, *, under_root: bool) -> list[int] | None:
     """The dimensions whose statistics are taken, or None for an op that normalises nothing."""
-    if op.name in BY_SHAPE:
+    if op.kind in SHAPE_NORMS:
         given = op.kwargs.get("normalized_shape", op.args[1] if len(op.args) > 1 else ())
         count = len(given) if isinstance(given, tuple | list) else 1
         return list(range(ndim - count, ndim))
-    if op.name in BY_BATCH:
+    if op.kind == "batch_norm":
         training = op.kwargs.get("training", op.args[5] if len(op.args) > 5 else False)
         return [dim for dim in range(ndim) if dim != 1] if training is True else None
-    if op.name in BY_GROUP:
+    if op.kind in GROUP_NORMS:
         return list(range(1, ndim))
-    if op.name in BY_HAND:
-        if op.name == "mean" and not under_root:
+    if op.kind in MOMENTS:
+        if op.kind == "mean" and not under_root:
             return None  # pooling, a loss
         dim = op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else None)
         if isinstance(dim, int) and not isinstance(dim, bool):
@@ -259,20 +252,11 @@ def told_apart(before: Tensor, after: Tensor, row: int, rows: int) -> dict[int, 
 def mean_under_root(structure: Structure, op: Op) -> Op | None:
     """RMSNorm by hand: the mean of squares that a root is taken of."""
     source = next((a for a in op.args if isinstance(a, Ref)), None)
-    if op.name not in ROOTS or source is None:
+    if op.kind not in ROOTS or source is None:
         return None
     for above in structure.up(source):
-        if above.name == "mean":
+        if above.kind == "mean":
             return above
-        if above.name not in (
-            "add",
-            "__add__",
-            "__radd__",
-            "add_",
-            "clamp",
-            "clamp_min",
-            "to",
-            "float",
-        ):
+        if above.kind not in UNDER_ROOT:
             return None
     return None

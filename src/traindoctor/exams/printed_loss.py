@@ -16,8 +16,8 @@ from traindoctor.graph.squares import BY_HAND
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import evaluate, replay
 from traindoctor.tape.faithful import distance_from_step
+from traindoctor.tape.operators import OF_THE_SPREAD, SUMS, WEIGHTING_TERMS
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Read, Ref
-from traindoctor.tape.runner import CUTS
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 MAX_READS = 12
 # Share of the gradient's entries that half precision cannot hold with all their bits.
 FAINT = 0.5
-# How terms of a loss are added and weighted.
-SUMS = frozenset("add __add__ __radd__ __iadd__ add_ sub __sub__ __rsub__ rsub".split())
-FACTORS = frozenset(
-    "mul __mul__ __rmul__ mul_ div __truediv__ true_divide div_ neg __neg__".split()
-)
-# What tells how losses are spread over the examples.
-PICKS = frozenset("max amax min amin median nanmedian quantile kthvalue topk sort std var".split())
 # Rows in float32 that are parallel span a second direction of about 1e-14 of the first, squared.
 PARALLEL = 1e-9
 # Scripts that print at all print within so many steps; only then is a loss that nobody reads looked at. Most print at
@@ -128,7 +121,7 @@ def unheard_term(tape: StepTape, given: Mapping[str, Tensor]) -> dict[str, Any] 
                 for o in way
                 if o.function is None
                 and o.depends_on & PARAMETER
-                and (o.name in CUTS or not o.grad_enabled)
+                and (o.kind == "detach" or not o.grad_enabled)
             }
             if op not in deaf or not sites_of(tape, [term]):
                 continue
@@ -152,7 +145,8 @@ def terms_of(tape: StepTape, root: Ref) -> list[Ref]:
         op = tape.producer.get(ref)
         if op is not None and op.grad_enabled and scalar(tape, ref):
             tensors = [r for r in op.inputs if scalar(tape, r)]
-            if op.name in SUMS or (op.name in FACTORS and len(op.inputs) == 1):
+            weighted = op.kind in WEIGHTING_TERMS and not op.reflected and len(op.inputs) == 1
+            if op.kind in SUMS or weighted:
                 queue += [ref for ref in tensors if ref not in queue]
                 continue
         found.append(ref)
@@ -263,7 +257,7 @@ def picks_one(tape: StepTape, ref: Ref) -> bool:
         follows = op.number in optimised or any(tape.producer.get(r) in behind for r in op.inputs)
         if follows:
             behind.add(op)
-        if follows and op.name in PICKS and any(not scalar(tape, r) for r in op.inputs):
+        if follows and op.kind in OF_THE_SPREAD and any(not scalar(tape, r) for r in op.inputs):
             return True
     return False
 

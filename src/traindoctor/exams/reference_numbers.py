@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.experiment.reference import HELD_OUT, LEAST_BATCHES, WIDTH, Reference, teach
 from traindoctor.graph.alignment import looks_like_positions
-from traindoctor.graph.loss_sites import TORCH_LOSSES, loss_sites
+from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import argument, depends_on
 from traindoctor.ground.modes import seed_generators
+from traindoctor.tape.operators import LOSSES
 from traindoctor.tape.ops import PARAMETER
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def asked_of_data(tape: StepTape | None) -> int:
 
     What the model makes itself (codes, an estimate of its own) moves with its weights: nobody can be asked to tell it.
     """
-    calls = [s for s in loss_sites(tape) if s.op.name in TORCH_LOSSES] if tape is not None else []
+    calls = [s for s in loss_sites(tape) if s.op.kind in LOSSES] if tape is not None else []
     calls = [s for s in calls if depends_on(tape, s.logits) & PARAMETER]
     own = [depends_on(tape, argument(s.op, 1, "target")) & PARAMETER != 0 for s in calls]
     if own and all(own):

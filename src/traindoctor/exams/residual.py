@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.graph.structure import ACTIVATIONS, Structure
+from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
+from traindoctor.tape.operators import ACTIVATIONS
 from traindoctor.tape.ops import Ref
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from traindoctor.tape.ops import Op
     from traindoctor.tape.tape import StepTape
 
-PRODUCTS_OF_ENTRIES = frozenset({"mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__"})
 # Two gates that add up to 1, by float16's rounding.
 WHOLE = 2e-3
 
@@ -38,7 +38,7 @@ def residual(patient: Patient) -> Mapping[str, Any]:
     if not segment:
         raise NotApplicable("no attention stands between the batch and the loss")
     attention_sums = [structure.bypass(a.output) for a in segment]
-    acts = [op for op in tape.ops if op.name in ACTIVATIONS and counts(op.outputs[0], op)]
+    acts = [op for op in tape.ops if op.kind in ACTIVATIONS and counts(op.outputs[0], op)]
     act_sums = [structure.bypass(op.outputs[0]) for op in acts if op.outputs[0] is not None]
     sums = {id(s[0]): s for s in (*attention_sums, *act_sums) if s is not None}
     refs = [ref for s in sums.values() for ref in s[1:]]
@@ -80,7 +80,7 @@ def sizes(replayed: Replay, found: tuple[Op, Ref, Ref], gates: Factors | None) -
 def gates_of(tape: StepTape, through: Ref, around: Ref) -> Factors | None:
     """The factors of both summands, where each is a product: t * f(x) + (1 - t) * x."""
     made = [tape.producer.get(ref) for ref in (through, around)]
-    if any(op is None or op.name not in PRODUCTS_OF_ENTRIES for op in made):
+    if any(op is None or op.kind != "mul" for op in made):
         return None
     one, other = (tuple(dict.fromkeys(op.inputs)) for op in made if op is not None)
     return (one, other) if len(one) == len(other) == 2 else None

@@ -9,6 +9,7 @@ from torch import nn
 
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.graph.structure import Structure
+from traindoctor.tape.operators import NO_PRODUCT
 from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def reused_parameters(tape: StepTape) -> list[dict[str, Any]]:
         uses = [
             op
             for op in structure.users.get(leaf.ref, ())
-            if op.segment == 0 and op.name not in ("embedding", "t", "T", "mT", "transpose")
+            if op.segment == 0 and op.kind not in NO_PRODUCT
         ]
         first = next((op.outputs[0] for op in uses if op.outputs), None)
         if len(uses) < 2 or first is None:
@@ -149,7 +150,7 @@ def reused_parameters(tape: StepTape) -> list[dict[str, Any]]:
             any(structure.depends(ref, first) for ref in op.inputs if ref != leaf.ref)
             for op in uses[1:]
         )
-        table = any(op.name == "embedding" for op in structure.users.get(leaf.ref, ()))
+        table = any(op.kind == "embedding" for op in structure.users.get(leaf.ref, ()))
         if deeper and not table:
             found.append({"parameter": name, "uses": deeper + 1})
     return found[:24]

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.graph.origins import argument
-from traindoctor.graph.structure import DROPOUTS, VIEWS, Attention, Structure
+from traindoctor.graph.structure import Attention, Structure
 from traindoctor.ground.nested import replace
 from traindoctor.tape.execute import replay
+from traindoctor.tape.operators import PASSING_ON
 from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def examine(tape: StepTape, structure: Structure, attention: Attention) -> dict[
     partners = factors_beside(tape, attention)
     replayed = replay(tape, want=[softmax, *others, *partners])
     start = replayed[softmax].detach()
-    plain = follow(attention, start, replayed, keep=VIEWS)
+    plain = follow(attention, start, replayed, keep=PASSING_ON)
     whole = follow(attention, start, replayed, keep=None)
     sums, noise = plain.float().sum(axis), float(torch.finfo(start.dtype).eps)
     off, off_at_product = gap(sums), gap(whole.float().sum(axis))
@@ -60,7 +61,7 @@ def examine(tape: StepTape, structure: Structure, attention: Attention) -> dict[
         return None
     if off > ROUNDINGS * noise:
         entries = torch.arange(start.numel(), device=start.device).reshape(start.shape)
-        places = follow(attention, entries, replayed, keep=VIEWS)
+        places = follow(attention, entries, replayed, keep=PASSING_ON)
         off = gap(sums + cut_off(start, softmax_dim(attention.op), places, axis))
     return {
         "off": off,
@@ -70,7 +71,9 @@ def examine(tape: StepTape, structure: Structure, attention: Attention) -> dict[
         "module": attention.op.module,
         "line": attention.op.line,
         "dim": softmax_dim(attention.op),
-        "after_softmax": [op.name for op in attention.path if op.name not in VIEWS | DROPOUTS],
+        "after_softmax": [
+            op.name for op in attention.path if op.kind not in PASSING_ON | {"dropout"}
+        ],
     }
 
 
@@ -96,7 +99,7 @@ def is_a_mean(other: Tensor, size: int) -> bool:
 def follow(
     attention: Attention, value: Tensor, replayed: Replay, *, keep: frozenset[str] | None
 ) -> Tensor:
-    """The weights as they enter the product, without dropout; `keep` names the ops that are applied."""
+    """The weights as they enter the product, without dropout; `keep` are the kinds of ops that are applied."""
     softmax = attention.op.outputs[0]
     assert softmax is not None
     current = {softmax: value}
@@ -108,7 +111,7 @@ def follow(
         source = next(ref for ref in op.inputs if ref in current)
         made = op.outputs[0]
         assert made is not None
-        applied = op.name not in DROPOUTS and (keep is None or op.name in keep)
+        applied = op.kind != "dropout" and (keep is None or op.kind in keep)
         result = apply(op, read) if applied else current[source]
         # The numbers of the entries are no weights: another dtype would only round them.
         rounds = result.is_floating_point() and not value.is_floating_point()
@@ -151,7 +154,7 @@ def apply(op: Op, read: Callable[[Ref], Tensor]) -> Tensor:
 
 
 def softmax_dim(op: Op) -> int | None:
-    dim = op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else None)
+    dim = argument(op, 1, "dim")
     return dim if isinstance(dim, int) else None
 
 
@@ -161,14 +164,14 @@ def contracted_axis(structure: Structure, attention: Attention) -> int | None:
     assert product is not None
     assert weights is not None
     ndim = len(structure.shape(weights))
-    if product.name == "einsum":
+    if product.kind == "einsum":
         return einsum_axis(product, weights, ndim)
     if attention.kind == "weighted sum":
         return summed_axis(structure, product, weights)
     operands = [a for a in product.args if isinstance(a, Ref)]
-    if product.name == "baddbmm":
+    if product.kind == "baddbmm":
         operands = operands[1:]
-    if product.name == "__rmatmul__":
+    if product.reflected:
         operands.reverse()
     if len(operands) != 2 or ndim < 2:
         return None

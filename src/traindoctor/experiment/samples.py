@@ -19,14 +19,11 @@ from numpy.typing import NDArray
 from traindoctor.events import BackwardEnd, Event, ForwardBegin, LossCalled, TokensEmbedded
 from traindoctor.graph.alignment import Mask, Tokens, looks_like_positions
 from traindoctor.ground.nested import tensors_in
+from traindoctor.tape.operators import BINARY_LOSSES, CLASS_LOSSES
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Losses whose target names a class; the others (mse, bce, ...) have no token to count.
-CLASS_LOSSES = frozenset({"cross_entropy", "nll_loss"})
-# Losses of several yes-or-no labels per row.
-BINARY_LOSSES = frozenset({"binary_cross_entropy_with_logits", "binary_cross_entropy"})
 # Images and audio are told apart by so many of their values per row; all of them would cost a step.
 MOST_PER_ROW = 256
 # A step of many micro-batches is described by its first ones.

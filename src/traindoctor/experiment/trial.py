@@ -30,6 +30,7 @@ from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import value_of
 from traindoctor.graph.sites import LossSite
 from traindoctor.tape.execute import replay
+from traindoctor.tape.operators import CLASS_LOSSES
 from traindoctor.tape.ops import Ref
 from traindoctor.tape.tape import StepTape
 from traindoctor.tape.unit_clipping import clip_units
@@ -247,7 +248,7 @@ class Plan:
     def update_kl(self) -> float | None:
         """KL(before || after) of the run's own first update, nats per position; None without class logits."""
         sites = [s for s in loss_sites(self.tape) if s.in_root and s.num_classes > 1]
-        sites = [s for s in sites if s.kind in ("cross_entropy", "nll_loss")]
+        sites = [s for s in sites if s.kind in CLASS_LOSSES]
         if not sites:
             return None
         site, log = sites[0], self.train[0]

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from traindoctor.graph.structure import DROPOUTS
 from traindoctor.tape.ops import Op
 from traindoctor.tape.tape import StepTape
 
@@ -16,7 +15,6 @@ PROBABILITIES = {
     "scaled_dot_product_attention": (4, "dropout_p"),
     "multi_head_attention_forward": (10, "dropout_p"),
 }
-PATTERNS = frozenset({*DROPOUTS, "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"})
 
 
 def without_dropout(tape: StepTape) -> StepTape:
@@ -25,10 +23,10 @@ def without_dropout(tape: StepTape) -> StepTape:
 
 
 def undropped(op: Op) -> Op:
-    if op.name in PATTERNS:
+    if op.kind == "dropout":
         return dataclasses.replace(op, func=_as_it_is, rng=())
-    if op.name in PROBABILITIES:
-        place, name = PROBABILITIES[op.name]
+    if op.kind in PROBABILITIES:
+        place, name = PROBABILITIES[op.kind]
         args, kwargs = list(op.args), dict(op.kwargs)
         if name in kwargs:
             kwargs[name] = 0.0

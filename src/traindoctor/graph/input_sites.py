@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from traindoctor.graph.loss_sites import TORCH_LOSSES
-from traindoctor.graph.origins import argument, depends_on, walk_back
+from traindoctor.graph.origins import argument, depends_on, index_tensors, walk_back
 from traindoctor.graph.sites import InputSite, SiteKind
-from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref, refs_in
+from traindoctor.tape.operators import LOSSES, TABLES
+from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
 
 if TYPE_CHECKING:
     from traindoctor.tape.tape import StepTape
@@ -27,7 +27,7 @@ def input_sites(tape: StepTape) -> list[InputSite]:
 def find_input_sites(tape: StepTape) -> list[InputSite]:
     sites = []
     for op in tape.ops:
-        if op.name in ("embedding", "__getitem__", "index_select") and op.index is not None:
+        if op.kind in TABLES and op.index is not None:
             site = _table_site(tape, op)
             if site is not None:
                 sites.append(site)
@@ -37,19 +37,16 @@ def find_input_sites(tape: StepTape) -> list[InputSite]:
 
 
 def _table_site(tape: StepTape, op: Op) -> InputSite | None:
-    table = argument(op, 1, "weight") if op.name == "embedding" else op.args[0]
-    looked_up = (
-        argument(op, 0, "input")
-        if op.name == "embedding"
-        else next(iter(refs_in(op.args[1:])), None)
-    )
+    picks = [] if op.kind == "embedding" else index_tensors(op)
+    table = op.args[0] if picks else argument(op, 1, "weight")
+    looked_up = picks[0] if picks else argument(op, 0, "input")
     if not isinstance(table, Ref) or op.index is None or not isinstance(looked_up, Ref):
         return None
     name = next((n for r, _ in walk_back(tape, table) if (n := tape.name_of(r))), None)
-    if name is None and op.name != "embedding":
+    if name is None and op.kind != "embedding":
         return None  # rows of an activation: no table
     size = tape.geometry[table.index].size
-    if op.name != "embedding" and (len(size) < 2 or len(list(refs_in(op.args[1:]))) > 1):
+    if op.kind != "embedding" and (len(size) < 2 or len(picks) > 1):
         return None
     from_data = depends_on(tape, looked_up)
     if from_data & PARAMETER:
@@ -79,7 +76,7 @@ def _continuous_site(tape: StepTape) -> Iterator[InputSite]:
         kinds = {ref: depends_on(tape, ref) for ref in op.inputs}
         data = [ref for ref, kind in kinds.items() if kind == DATA]
         named = [tape.name_of(ref) for ref, kind in kinds.items() if kind & PARAMETER]
-        if data and named and not op.synthetic and op.name not in TORCH_LOSSES:
+        if data and named and not op.synthetic and op.kind not in LOSSES:
             yield InputSite(op, None, named[0], "continuous", data[0])
             return
 

@@ -9,8 +9,9 @@ import torch
 
 from traindoctor.graph.origins import argument, depends_on
 from traindoctor.graph.sites import LossSite
-from traindoctor.graph.squares import SQUARES, by_hand
+from traindoctor.graph.squares import by_hand
 from traindoctor.graph.written_losses import one_hot_site, picked_site
+from traindoctor.tape.operators import CLASS_LOSSES, PICKING, SQUARES
 from traindoctor.tape.ops import DATA, Op, Ref, is_float
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ TORCH_LOSSES: dict[str, tuple[int, int | None]] = {
     "huber_loss": (2, None),
     "kl_div": (4, None),
 }
-CLASSIFYING = frozenset({"cross_entropy", "nll_loss"})
 
 
 def loss_sites(tape: StepTape) -> list[LossSite]:
@@ -58,13 +58,13 @@ def find_loss_sites(tape: StepTape) -> list[LossSite]:
     in_root = {op.number for op in tape.needed(roots)}
     sites = []
     for op in tape.ops:
-        if op.name in TORCH_LOSSES:
+        if op.kind in TORCH_LOSSES:
             site = _torch_site(tape, op)
-        elif op.name in ("gather", "take_along_dim", "__getitem__", "index_select", "take"):
+        elif op.kind in PICKING:
             site = picked_site(tape, op)
-        elif op.name in ("mul", "__mul__", "__rmul__", "multiply"):
+        elif op.kind == "mul":
             site = one_hot_site(tape, op)
-        elif op.name in SQUARES:
+        elif op.kind in SQUARES:
             site = by_hand(tape, op)
         else:
             continue
@@ -80,12 +80,12 @@ def _torch_site(tape: StepTape, op: Op) -> LossSite | None:
     targets = op.index
     if not isinstance(logits, Ref) or targets is None:
         return None
-    reduction_place, ignore_place = TORCH_LOSSES[op.name]
+    reduction_place, ignore_place = TORCH_LOSSES[op.kind]
     size = tape.geometry[logits.index].size
-    kind, class_dim, num_classes = op.name, None, 1
+    kind, class_dim, num_classes = op.kind, None, 1
     flat = targets.reshape(-1)
     valid = torch.ones_like(flat, dtype=torch.bool)
-    if op.name in CLASSIFYING:
+    if op.kind in CLASS_LOSSES:
         class_dim = 1 if len(size) > 1 else 0
         num_classes = size[class_dim]
         if is_float(targets):

@@ -9,17 +9,11 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.tape.execute import evaluate
+from traindoctor.tape.operators import RETRACED
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref, refs_in
 
 if TYPE_CHECKING:
     from traindoctor.tape.tape import StepTape
-
-# The same numbers in another shape, order of axes or dtype.
-REARRANGING = frozenset(
-    "view reshape flatten unflatten squeeze unsqueeze transpose permute movedim contiguous clone T mT t "
-    "float double half bfloat16 to type type_as view_as alias detach data expand neg __neg__ narrow "
-    "select chunk split swapaxes swapdims".split()
-)
 
 
 def argument(op: Op, place: int | None, name: str, default: Any = None) -> Any:
@@ -51,8 +45,8 @@ def walk_back(tape: StepTape, ref: Ref) -> Iterator[tuple[Ref, Op | None]]:
         yield ref, op
         if op is None or not op.inputs:
             return
-        sliced = op.name == "__getitem__" and not index_tensors(op)
-        if op.name not in REARRANGING and not sliced:
+        sliced = op.kind == "index" and not index_tensors(op)
+        if op.kind not in RETRACED and not sliced:
             return
         ref = op.inputs[0]
 

@@ -14,6 +14,7 @@ import torch
 
 from traindoctor.errors import ReplayError
 from traindoctor.tape.execute import replay
+from traindoctor.tape.operators import PICKING_PLACES
 from traindoctor.tape.ops import Op
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from traindoctor.graph.structure import Structure
     from traindoctor.tape.tape import StepTape
 
-PICKS = frozenset("__getitem__ masked_select index_select gather take_along_dim index".split())
 # A target that does not count.
 NONE = -100
 
@@ -35,7 +35,7 @@ def unpicked(tape: StepTape, structure: Structure, loss: LossSite, places: int) 
     if loss.class_dim is None or loss.targets.ndim != 1 or not 0 < N < places:
         return None
     for op in structure.up(loss.logits):
-        if op.name in PICKS and _picks(structure, op, N, places):
+        if op.kind in PICKING_PLACES and _picks(structure, op, N, places):
             rows = _rows(tape, op, N, places)
             return None if rows is None else _laid(loss, structure, op, rows, places)
     return None

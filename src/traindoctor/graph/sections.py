@@ -14,7 +14,6 @@ from traindoctor.errors import ReplayError
 from traindoctor.graph.structure import meant_to_move
 from traindoctor.tape.execute import part, replay
 from traindoctor.tape.ops import PARAMETER, Op, Ref, is_foreign, refs_in
-from traindoctor.tape.runner import CUTS
 
 if TYPE_CHECKING:
     from traindoctor.tape.tape import StepTape
@@ -179,7 +178,7 @@ def as_function(tape: StepTape, section: Section) -> tuple[Callable[..., Tensor]
 
 def hides_a_path(op: Op) -> bool:
     """What it gives on moves with its inputs, and its gradient does not; inside of a Function that is its affair."""
-    if op.name in CUTS:
+    if op.kind == "detach":
         return op.users_function is None
     return not op.grad_enabled and op.function is None and bool(op.depends_on & PARAMETER)
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from traindoctor.graph.origins import depends_on, value_of
+from traindoctor.graph.origins import argument, depends_on, value_of
 from traindoctor.graph.sites import LossSite
+from traindoctor.tape.operators import COMPARING_NUMBERS
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
 
 if TYPE_CHECKING:
     from traindoctor.tape.tape import StepTape
 
-SQUARES = frozenset({"square", "pow", "__pow__", "square_", "pow_"})
 BY_HAND = "squares_by_hand"
-NUMBER_LOSSES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
-DIFFERENCES = frozenset({"sub", "__sub__", "__rsub__", "sub_", "__isub__", "subtract"})
 
 
 def by_hand(tape: StepTape, op: Op) -> LossSite | None:
@@ -25,7 +23,7 @@ def by_hand(tape: StepTape, op: Op) -> LossSite | None:
     if not _squares(op):
         return None
     made = tape.producer.get(op.inputs[0]) if op.inputs else None
-    if made is None or made.name not in DIFFERENCES or len(made.inputs) != 2:
+    if made is None or made.kind != "sub" or len(made.inputs) != 2:
         return None
     predicted = [ref for ref in made.inputs if depends_on(tape, ref) & PARAMETER]
     targets = [ref for ref in made.inputs if depends_on(tape, ref) == DATA]
@@ -53,10 +51,8 @@ def by_hand(tape: StepTape, op: Op) -> LossSite | None:
 
 def _squares(op: Op) -> bool:
     """`pow` with the exponent 2; `square` has none."""
-    if op.name.startswith("square"):
-        return True
-    exponent: Any = op.kwargs.get("exponent", op.args[1] if len(op.args) > 1 else None)
-    return not isinstance(exponent, Ref) and exponent == 2
+    exponent = 2 if op.kind == "square" else argument(op, 1, "exponent")
+    return not isinstance(exponent, Ref) and exponent == 2 and not op.reflected
 
 
 def compared_numbers(tape: StepTape) -> list[tuple[Op, bool]]:
@@ -67,7 +63,7 @@ def compared_numbers(tape: StepTape) -> list[tuple[Op, bool]]:
     roots = [root.ref for root in tape.roots if root.ref is not None]
     found = []
     for op in tape.needed(roots):
-        if op.name not in DIFFERENCES | NUMBER_LOSSES or len(op.inputs) < 2:
+        if op.kind not in COMPARING_NUMBERS or len(op.inputs) < 2:
             continue
         refs = op.inputs[:2]
         if [learned(tape, ref) for ref in refs].count(True) != 1:

@@ -14,35 +14,11 @@ import torch
 from torch import Tensor
 
 from traindoctor.graph.origins import argument, depends_on
+from traindoctor.tape.operators import ATTENTION_CALLS, BLOCKING, EMBEDDINGS, ON_WEIGHTS, PRODUCTS
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
 
 if TYPE_CHECKING:
     from traindoctor.tape.tape import StepTape
-
-PRODUCTS = frozenset({"matmul", "bmm", "__matmul__", "__rmatmul__", "mm", "baddbmm", "einsum"})
-SOFTMAXES = frozenset({"softmax", "_softmax"})
-ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
-SCALINGS = frozenset(
-    {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
-    | {"div", "div_", "__truediv__", "__itruediv__", "true_divide", "divide"}
-)
-DIVISIONS = frozenset({"div", "div_", "__truediv__", "__itruediv__", "true_divide", "divide"})
-# The same numbers in another shape, order or dtype.
-VIEWS = frozenset(
-    "view reshape transpose swapaxes permute contiguous flatten unflatten squeeze unsqueeze expand "
-    "expand_as view_as reshape_as alias to float half bfloat16 double type type_as mT T t movedim "
-    "clone chunk split unbind __getitem__ repeat_interleave repeat".split()
-)
-DROPOUTS = frozenset({"dropout", "dropout_", "alpha_dropout", "feature_dropout"})
-# Between scores and softmax: masks and biases, the numbers that are left stay what they are.
-MASKS = frozenset(
-    "masked_fill masked_fill_ where add add_ __add__ __radd__ __iadd__ __sub__ sub clamp clip "
-    "nan_to_num".split()
-)
-ATTENTION_CALLS = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
-ACTIVATIONS = frozenset(
-    "relu relu_ gelu silu silu_ leaky_relu elu mish tanh relu6 selu hardswish glu celu".split()
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +89,7 @@ class Structure:
         for ref in self.tape.data:
             bits |= 1 << ref.index
         for op in self.tape.ops:
-            if op.name in ("embedding", "embedding_bag"):
+            if op.kind in EMBEDDINGS:
                 for ref in op.outputs:
                     if ref is not None:
                         bits |= 1 << ref.index
@@ -126,9 +102,9 @@ class Structure:
     def attentions(self) -> list[Attention]:
         found = []
         for op in self.tape.ops:
-            if op.name in ATTENTION_CALLS:
-                found.append(Attention(op.name, op))
-            elif op.name in SOFTMAXES and op.outputs and op.outputs[0] is not None:
+            if op.kind in ATTENTION_CALLS:
+                found.append(Attention(op.kind, op))
+            elif op.kind == "softmax" and op.outputs and op.outputs[0] is not None:
                 hit = self._product_of(op.outputs[0])
                 if hit is not None:
                     path, product, weights = hit
@@ -141,11 +117,7 @@ class Structure:
         found = []
         for op in self.tape.ops:
             made = op.outputs[0] if op.outputs else None
-            if (
-                op.name not in SOFTMAXES
-                or made is None
-                or not depends_on(self.tape, made) & PARAMETER
-            ):
+            if op.kind != "softmax" or made is None or not depends_on(self.tape, made) & PARAMETER:
                 continue
             for ref, path in self._along(made):
                 summed = self._summed_with(ref)
@@ -159,12 +131,12 @@ class Structure:
         for op in self.users.get(weights, ()):
             others = [ref for ref in op.inputs if ref != weights]
             made = op.outputs[0] if op.outputs else None
-            if op.name not in SCALINGS - DIVISIONS or len(others) != 1 or made is None:
+            if op.kind != "mul" or len(others) != 1 or made is None:
                 continue
             if depends_on(self.tape, others[0]) != DATA | PARAMETER:
                 continue
             for user in self.users.get(made, ()):
-                if user.name == "sum" and isinstance(argument(user, 1, "dim"), int):
+                if user.kind == "sum" and isinstance(argument(user, 1, "dim"), int):
                     return user
         return None
 
@@ -176,7 +148,7 @@ class Structure:
             ref, path = queue.pop(0)
             yield ref, path
             for op in self.users.get(ref, ()):
-                passes = op.name in VIEWS | DROPOUTS | SCALINGS | MASKS
+                passes = op.kind in ON_WEIGHTS and not op.reflected
                 out = op.outputs[0] if op.outputs else None
                 if passes and out is not None and out not in seen and len(path) < 12:
                     seen.add(out)
@@ -186,7 +158,7 @@ class Structure:
         """Follows weights through views, dropout and masks to the product with data that they enter."""
         for ref, path in self._along(weights):
             for op in self.users.get(ref, ()):
-                if op.name in PRODUCTS:
+                if op.kind in PRODUCTS:
                     others = [r for r in op.inputs if r != ref]
                     if others and all(self.of_data(other) for other in others):
                         return path, op, ref
@@ -198,7 +170,7 @@ class Structure:
         found = []
         for op in self.tape.ops:
             refs = [ref for ref in op.args[:2] if isinstance(ref, Ref)]
-            if op.name in ADDITIONS and len(refs) == 2:
+            if op.kind == "add" and len(refs) == 2:
                 one, other = refs
                 if self.shape(one) == self.shape(other) and one != other:
                     if self.of_data(one) and self.of_data(other):
@@ -227,7 +199,7 @@ class Structure:
             if inside >> ref.index & 1:
                 return True
             op = self.tape.producer.get(ref)
-            if op is not None and op.name in ACTIVATIONS | ATTENTION_CALLS | SOFTMAXES:
+            if op is not None and op.kind in BLOCKING:
                 if self.above(ref) & self.data_bits & ~inside:
                     return True
                 blocked = True
@@ -239,12 +211,12 @@ class Structure:
 
     def scalar_factor(self, op: Op) -> float | None:
         """The number a scaling op multiplies by; None where it is no single number."""
-        if op.name not in SCALINGS:
+        if not op.scales:
             return None
         for place, value in enumerate(op.args[:2]):
             number = self._number(value)
             if number is not None:
-                if op.name in DIVISIONS:
+                if op.kind == "div":
                     return 1.0 / number if place == 1 and number else None
                 return number
         return None
@@ -292,7 +264,7 @@ def meant_to_move(tape: StepTape, name: str) -> Tensor | None:
     """1 where a table may move, None: everywhere. The row of padding_idx has no gradient and is meant to have none."""
     leaf = tape.parameters[name]
     for op in tape.ops:
-        if op.name == "embedding" and leaf.ref in op.inputs:
+        if op.kind == "embedding" and leaf.ref in op.inputs:
             row = op.kwargs.get("padding_idx", op.args[2] if len(op.args) > 2 else None)
             if isinstance(row, int) and row >= 0:
                 mask = torch.ones_like(leaf.value, dtype=torch.float64)

@@ -15,7 +15,8 @@ import torch
 
 from traindoctor.graph.input_sites import input_sites
 from traindoctor.graph.origins import argument, depends_on
-from traindoctor.graph.structure import SCALINGS, VIEWS, Structure
+from traindoctor.graph.structure import Structure
+from traindoctor.tape.operators import PASSING_ON
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Gain:
 def unit_axis(op: Op, ndim: int) -> int | None:
     """The axis of a `normalize` call."""
     dim = argument(op, 2, "dim", DEFAULT_AXIS)
-    return dim % ndim if op.name == "normalize" and isinstance(dim, int) and ndim else None
+    return dim % ndim if op.kind == "normalize" and isinstance(dim, int) and ndim else None
 
 
 def gain_after(structure: Structure, op: Op) -> Gain:
@@ -50,13 +51,13 @@ def gain_after(structure: Structure, op: Op) -> Gain:
     while ref is not None and ref not in seen:
         seen.add(ref)
         users = structure.users.get(ref, [])
-        if len(users) != 1 or users[0].name not in SCALINGS | VIEWS:
+        if len(users) != 1 or not (users[0].scales or users[0].kind in PASSING_ON):
             break
         user = users[0]
         number = structure.scalar_factor(user)
         if number is not None:
             factor *= number
-        elif user.name in SCALINGS:
+        elif user.scales:
             others = [r for r in user.inputs if r != ref]
             per_feature = per_feature or any(learned_per_feature(structure, r, ref) for r in others)
         ref = user.outputs[0] if user.outputs else None

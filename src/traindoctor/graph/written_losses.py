@@ -10,25 +10,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from traindoctor.graph.origins import (
-    REARRANGING,
-    argument,
-    depends_on,
-    index_tensors,
-    value_of,
-    walk_back,
-)
+from traindoctor.graph.origins import argument, depends_on, index_tensors, value_of, walk_back
 from traindoctor.graph.sites import LossSite
+from traindoctor.tape.operators import AFTER_SOFTMAX, NORMALISING, SOFTMAXES, TO_MASK, TO_SOFTMAX
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref, refs_in
 
 if TYPE_CHECKING:
     from traindoctor.tape.tape import StepTape
 
-SOFTMAX = frozenset({"log_softmax", "softmax", "log_softmax_", "_log_softmax", "_softmax"})
-# What may stand between a softmax and the pick: log(softmax(x) + eps).
-AFTER_SOFTMAX = frozenset({"log", "log_", "clamp", "clamp_min", "add", "__add__"})
-DIVISIONS = frozenset({"div", "__truediv__", "div_", "__itruediv__"})
-NORMALISING = SOFTMAX | {"logsumexp", "exp", "exp_", "logaddexp"}
+
+# Where `dim` stands among the arguments.
+DIM = {"gather": 1, "take_along_dim": 2}
 
 
 def picked_site(tape: StepTape, op: Op) -> LossSite | None:
@@ -41,14 +33,14 @@ def picked_site(tape: StepTape, op: Op) -> LossSite | None:
     if depends_on(tape, picks[-1]) & PARAMETER or tape.name_of(source) is not None:
         return None  # routing by the model's own choice, or a look-up in a table
     size = tape.geometry[source.index].size
-    if op.name in ("gather", "take_along_dim"):
-        place = 1 if op.name == "gather" else 2
+    place = DIM.get(op.kind)
+    if place is not None:
         dim = argument(op, place, "dim")
         if not isinstance(dim, int) or dim % len(size) != len(size) - 1:
             return None
         if index.dim() != len(size) or index.shape[-1] != 1:
             return None
-    elif op.name == "__getitem__":
+    elif op.kind == "index":
         if len(size) < 2 or len(picks) < len(size):
             return None
     else:
@@ -63,7 +55,7 @@ def one_hot_site(tape: StepTape, op: Op) -> LossSite | None:
         return None
     for source, other in (refs, refs[::-1]):
         for _, maker in walk_back(tape, other):
-            if maker is not None and maker.name == "one_hot" and maker.index is not None:
+            if maker is not None and maker.kind == "one_hot" and maker.index is not None:
                 index = maker.index.reshape(-1)
                 return _site_of(tape, op, source, index, "one_hot", other)
     return None
@@ -102,28 +94,27 @@ def _normalised(tape: StepTape, source: Ref, pick: Op) -> tuple[str, Ref] | None
     """What the picked values are: of a softmax's result, or of logits that are normalised beside the pick."""
     maker = _maker(tape, source)
     if maker is not None and maker.inputs:
-        if maker.name in SOFTMAX:
-            return maker.name.strip("_"), maker.inputs[0]
-        if maker.name in AFTER_SOFTMAX:
-            while maker is not None and maker.inputs and maker.name in AFTER_SOFTMAX:
+        if maker.kind in SOFTMAXES:
+            return maker.kind, maker.inputs[0]
+        if maker.kind in AFTER_SOFTMAX:
+            while maker is not None and maker.inputs and maker.kind in AFTER_SOFTMAX:
                 maker = _maker(tape, maker.inputs[0])
-            if maker is not None and maker.inputs and maker.name in ("softmax", "_softmax"):
+            if maker is not None and maker.inputs and maker.kind == "softmax":
                 return "softmax", maker.inputs[0]
-        elif maker.name in ("sub", "__sub__", "sub_", "__isub__") and len(maker.inputs) == 2:
-            return "logsumexp", maker.inputs[0]
-        elif maker.name in DIVISIONS and len(maker.inputs) == 2:
+        elif maker.kind == "sub" and len(maker.inputs) == 2:
+            return "logsumexp", maker.operands[0]
+        elif maker.kind == "div" and len(maker.inputs) == 2:
             return "probability", source  # exp(x) / sum exp(x), by hand: a distribution
     start = {tape.geometry[ref.index].storage for ref, _ in walk_back(tape, source)}
     reached = set(start)
     for later in tape.ops:
         if any(tape.geometry[ref.index].storage in reached for ref in later.inputs):
-            if later.name in NORMALISING:
+            if later.kind in NORMALISING:
                 in_place = {tape.geometry[ref.index].storage for ref in later.writes} & start
                 if in_place and later.number < pick.number:
                     return "probability", source  # the scores were written over before the pick
                 return "logsumexp", source
-            near = later.name in REARRANGING or later.name in ("sub", "__sub__", "__getitem__")
-            if near or later.name in ("mul", "__mul__", "div", "__truediv__"):
+            if later.kind in TO_SOFTMAX and not later.reflected:
                 reached |= {tape.geometry[r.index].storage for r in later.outputs if r is not None}
     return None
 
@@ -154,9 +145,9 @@ def _valid_targets(tape: StepTape, op: Op, targets: Tensor) -> Tensor:
                 continue
             value = value_of(tape, mask)
             if value is not None and bool(((value == 0) | (value == 1)).all()):
-                inverted = later.name.startswith("masked_fill")
+                inverted = later.kind == "masked_fill"
                 chosen = value.reshape(-1).to(torch.bool)
                 return valid & (~chosen if inverted else chosen)
-        if later.name in REARRANGING or later.name in ("sub", "__sub__", "__rsub__", "log"):
+        if later.kind in TO_MASK:
             reached |= {ref for ref in later.outputs if ref is not None}
     return valid

@@ -24,6 +24,7 @@ from traindoctor.ground.quiet import active
 from traindoctor.ground.unseen import handed_on
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
+from traindoctor.tape.operators import OF_ATTENTION, PRODUCTS, operator_of
 from traindoctor.tape.ops import op_name
 
 if TYPE_CHECKING:
@@ -33,14 +34,6 @@ if TYPE_CHECKING:
 MOST_QUERIES = 64
 # Masks are written as -inf, the least float, -1e9 or -1e4; no score of a working model is near.
 MASKED = -5e3
-# Weights are weights of an attention if they are multiplied with values; on the way there they may go through these.
-PASSING = frozenset(
-    "dropout dropout_ to type_as float half bfloat16 contiguous masked_fill masked_fill_ nan_to_num view reshape "
-    "flatten unflatten unsqueeze squeeze transpose permute mul __mul__ clone".split()
-)
-PRODUCTS = frozenset("matmul bmm __matmul__ __rmatmul__ einsum baddbmm".split())
-SOFTMAXES = frozenset({"softmax", "_softmax"})
-TELLING = PASSING | PRODUCTS | SOFTMAXES | {"scaled_dot_product_attention"}
 # What a torch function costs by passing through a mode, in seconds: no clock inside it can see that.
 HEARING_SECONDS = 3e-6
 
@@ -127,33 +120,34 @@ class Listener(TorchFunctionMode):
                 return handed_on(func, args, kwargs)
         result = handed_on(func, args, kwargs)
         self.num_heard += 1
-        if name in TELLING:
-            border.enter(self._look, name, args, kwargs, result)
+        kind = operator_of(name).kind
+        if kind in OF_ATTENTION:
+            border.enter(self._look, kind, args, kwargs, result)
         return result
 
-    def _look(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+    def _look(self, kind: str, args: Any, kwargs: Any, result: Any) -> None:
         began = time.perf_counter()
         try:
-            if name == "scaled_dot_product_attention":
+            if kind == "scaled_dot_product_attention":
                 self._put(self._place(), of_call(*args, **kwargs))
-            elif name in SOFTMAXES:
+            elif kind == "softmax":
                 if isinstance(result, Tensor):
                     scores = args[0] if args else kwargs["input"]
                     row = of_softmax(scores, kwargs.get("dim", args[1] if len(args) > 1 else None))
                     if row is not None:
                         self._weights[id(result)] = (weakref.ref(result), self._place(), row)
             else:
-                self._follow(name, args, kwargs, result)
+                self._follow(kind, args, kwargs, result)
         except Exception:  # one measurement less: the others go on
             self._broken = True
         self.seconds += time.perf_counter() - began
 
-    def _follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+    def _follow(self, kind: str, args: Any, kwargs: Any, result: Any) -> None:
         for tensor in tensors_in((args, kwargs)) if self._weights else ():
             found = self._weights.get(id(tensor))
             if found is None or found[0]() is not tensor:
                 continue
-            if name in PRODUCTS:
+            if kind in PRODUCTS:
                 self._put(found[1], found[2])
             elif isinstance(result, Tensor):
                 self._weights[id(result)] = (weakref.ref(result), *found[1:])

@@ -15,14 +15,11 @@ from traindoctor.ground.mode_stack import take_from_stack
 from traindoctor.ground.unseen import handed_on
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+from traindoctor.tape.operators import DROPPING, operator_of
 from traindoctor.tape.ops import op_name
 
 # Evaluation passes that are listened to.
 PASSES = 3
-DROPOUTS = frozenset(
-    "dropout alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d".split()
-)
-DROPPING = DROPOUTS | {"scaled_dot_product_attention"}
 
 
 class EvalDropout:
@@ -90,18 +87,18 @@ class Listener(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        name = op_name(func)
-        if name in DROPPING:
-            self.count += bool(border.enter(drops, name, args, kwargs))
+        kind = operator_of(op_name(func)).kind
+        if kind in DROPPING:
+            self.count += bool(border.enter(drops, kind, args, kwargs))
         return handed_on(func, args, kwargs)
 
 
-def drops(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def drops(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call of this function drops anything."""
-    if name in DROPOUTS:
+    if kind == "dropout":
         chance = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         told = kwargs.get("training", args[2] if len(args) > 2 else True)
         return bool(told) and float(chance) > 0
-    if name == "scaled_dot_product_attention":
+    if kind == "scaled_dot_product_attention":
         return float(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)) > 0
     return False

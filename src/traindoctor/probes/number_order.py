@@ -14,8 +14,8 @@ from traindoctor.events import Event, LossCalled
 from traindoctor.experiment.samples import PATIENCE, HostCopy, host_copy
 from traindoctor.probes.base import ASKED_AT, DEALS, MOST_ROWS, Cost
 from traindoctor.record import RecordWriter
+from traindoctor.tape.operators import NUMBER_LOSSES
 
-LOSSES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
 # Numbers of a row that are looked at, evenly spaced: a signal's places tell the same story.
 MOST_NUMBERS = 8
 # A z-score of batches needs a few of them, one of their order some more.
@@ -48,7 +48,7 @@ class NumberOrder:
         if self._now is not None or self._rows > MOST_ROWS or not isinstance(event, LossCalled):
             return
         target = event.target
-        if event.kind in LOSSES and event.wants_grad and not target.requires_grad:
+        if event.kind in NUMBER_LOSSES and event.wants_grad and not target.requires_grad:
             if target.ndim and len(target) > 1 and target.is_floating_point():
                 wide = target.detach().reshape(len(target), -1)
                 self._now = host_copy(wide[:, :: -(-wide.shape[1] // MOST_NUMBERS)])

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 from traindoctor.events import Event, LossCalled
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
+from traindoctor.tape.operators import BINARY_LOSSES, CLASS_LOSSES
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-CLASS_LOSSES = frozenset({"cross_entropy", "nll_loss"})
-BINARY_LOSSES = frozenset({"binary_cross_entropy_with_logits", "binary_cross_entropy"})
 
 
 class Targets:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.ground.nested import tensors_in
+from traindoctor.tape.operators import LOSSES, SELECTING, operator_of
 
 # Their value does not depend on the values of their tensor arguments, only on shape, dtype and device.
 SHAPE_ONLY = frozenset(
@@ -30,15 +31,6 @@ RANDOM = (
     "dropout attention rrelu bernoulli multinomial rand normal gumbel lstm gru rnn exponential uniform "
     "geometric cauchy poisson gamma dirichlet binomial"
 ).split()
-# Their integer argument is kept: tokens of an embedding, an index.
-SELECTING = frozenset(
-    "embedding embedding_bag gather take_along_dim __getitem__ index_select one_hot take".split()
-)
-# Their target is kept, whatever its dtype.
-TARGETED = frozenset(
-    "cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss "
-    "smooth_l1_loss huber_loss kl_div".split()
-)
 
 
 def draws(name: str) -> bool:
@@ -51,22 +43,21 @@ def written_to(name: str, args: Any, kwargs: Any) -> Tensor | None:
     out = kwargs.get("out")
     if isinstance(out, Tensor):
         return out
-    in_place = name.endswith("_") and not name.endswith("__")
-    operator = name.startswith("__i") and name not in ("__index__", "__invert__", "__int__")
-    if (in_place or operator or name == "__setitem__") and args and isinstance(args[0], Tensor):
+    if operator_of(name).in_place and args and isinstance(args[0], Tensor):
         return args[0]
     return None
 
 
 def selected_by(name: str, args: Any, kwargs: Any) -> Tensor | None:
     """A copy of what selects: targets of a loss, tokens of an embedding; None for other functions."""
-    if name in TARGETED:
+    kind = operator_of(name).kind
+    if kind in LOSSES:
         target = kwargs.get("target", args[1] if len(args) > 1 else None)
         return target.detach().clone() if isinstance(target, Tensor) else None
-    if name not in SELECTING:
+    if kind not in SELECTING:
         return None
     # What is selected from may be integers too: a whole data set, of which rows are read one by one.
-    selecting = args[1:] if name == "__getitem__" else args
+    selecting = args[1:] if kind == "index" else args
     integers = [
         tensor
         for tensor in tensors_in((selecting, kwargs))

@@ -12,8 +12,6 @@ COMPLEX = {
     torch.float16: torch.complex64,  # complex32 has hardly any kernel
     torch.bfloat16: torch.complex64,
 }
-# Methods that name a precision: in another precision they are a conversion to that one.
-CASTS = frozenset({"float", "half", "bfloat16", "double"})
 
 
 def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

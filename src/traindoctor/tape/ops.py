@@ -12,6 +12,7 @@ from torch import Tensor
 from traindoctor.ground.collective import Collective
 from traindoctor.ground.nested import leaves_in
 from traindoctor.ground.torch_private import OpOverload, OpOverloadPacket
+from traindoctor.tape.operators import SCALING, operator_of
 
 # What a value depends on: the trainable parameters, the data of the step, or neither (0).
 PARAMETER = 1
@@ -110,6 +111,24 @@ class Op:
     """A copy of the integer tensor that selects (embedding, gather, targets of a loss)."""
     synthetic: bool = False
     """Not a call of the script: a view that ties an alias to its storage."""
+    kind: str = field(init=False)
+    """What it computes, however it is spelled (tape/operators.py); `name` is for messages."""
+    in_place: bool = field(init=False)
+    reflected: bool = field(init=False)
+    """Its operands stand the other way round: `1 / x` is a function of (x, 1)."""
+
+    def __post_init__(self) -> None:
+        self.kind, self.in_place, self.reflected = operator_of(self.name)
+
+    @property
+    def operands(self) -> tuple[Ref, ...]:
+        """Its tensors in the order of the formula: of `a - b` first a, whoever's method it is."""
+        return self.inputs[::-1] if self.reflected else self.inputs
+
+    @property
+    def scales(self) -> bool:
+        """A value times a factor, or by a divisor: `1 / x` is neither."""
+        return self.kind in SCALING and not self.reflected
 
     @property
     def nearest_line(self) -> str | None:

@@ -16,12 +16,10 @@ from traindoctor.ground.modes import Autocast, set_autocast_state, set_random_st
 from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.ground.no_communication import no_communication
 from traindoctor.ground.torch_private import uses_cuda
-from traindoctor.tape.dtypes import CASTS, cast, target
+from traindoctor.tape.dtypes import cast, target
+from traindoctor.tape.operators import CASTS
 from traindoctor.tape.ops import FunctionCall, Op, Ref, is_float, refs_in
 from traindoctor.tape.tape import StepTape
-
-# They cut the graph; `look_through` makes copies of them that do not.
-CUTS = frozenset({"detach", "detach_", "data"})
 
 # Calls by which a Function gives away where a tensor lies in memory.
 BY_ADDRESS = frozenset({"data_ptr", "__dlpack__", "untyped_storage", "storage"})
@@ -171,9 +169,9 @@ class TapeRunner:
         if self.dtype is not None:
             func, args, kwargs = self.in_dtype(op, func, args, kwargs)
         self.set_modes(op)
-        if op.name in CUTS and self.goes_through(op):
+        if op.kind == "detach" and self.goes_through(op):
             result = args[0].view_as(args[0])
-        elif op.name == "tensor" and self.goes_through(op):
+        elif op.kind == "tensor" and self.goes_through(op):
             result = args[0].clone()
         else:
             self.refuse_harm(op, args, kwargs)
@@ -234,7 +232,8 @@ class TapeRunner:
     def in_dtype(self, op: Op, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         dtype = self.dtype
         assert dtype is not None
-        if op.name in CASTS and args and isinstance(args[0], Tensor) and is_float(args[0]):
+        if op.kind in CASTS and args and isinstance(args[0], Tensor) and is_float(args[0]):
+            # A method that names a precision is, in another precision, a conversion to that one.
             return Tensor.to, (args[0], dtype), {}
         if op.name == "type" and len(args) > 1:
             args = (args[0], _type_name(args[1]), *args[2:])
