@@ -57,10 +57,9 @@ def command(
     traindoctor generate runs/demo --prompt "The function"
     traindoctor generate runs/demo --prompt "The" --num-samples 5 --top-p 0.9 --stop "\\n\\n"
     """
-    if max_tokens < 1:
-        raise ConfigError(f"--max-tokens must be at least 1, not {max_tokens}")
-    if num_samples < 1:
-        raise ConfigError(f"--num-samples must be at least 1, not {num_samples}")
+    for option, number in (("--max-tokens", max_tokens), ("--num-samples", num_samples)):
+        if number < 1:
+            raise ConfigError(f"{option} must be at least 1, not {number}")
     import torch
 
     from traindoctor.lm.checkpoint import load_run
@@ -84,10 +83,6 @@ def command(
     # A shell passes \n as two characters; nobody means those.
     stops = [text.replace("\\n", "\n") for text in stop]
 
-    def show(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
     live = stream and num_samples == 1
     if live:
         show(prompt)
@@ -103,9 +98,12 @@ def command(
     )
     if live:
         show("\n")
-        return 0
-    for number, text in enumerate(texts, 1):
-        if num_samples > 1:
-            show(f"--- {number} ---\n")
+    for number, text in enumerate([] if live else texts, 1):
+        show(f"--- {number} ---\n" if num_samples > 1 else "")
         show(f"{prompt}{text}\n")
     return 0
+
+
+def show(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

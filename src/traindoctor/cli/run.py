@@ -115,25 +115,14 @@ def command(
     beside = BoardBeside(board, folder) if board is not None and first_rank else None
     arming.export(settings)
     arming.arm(settings)
-    view = LiveView(folder, quiet=quiet or os.environ.get("RANK", "0") != "0")
+    view = LiveView(folder, quiet=quiet or not first_rank)
     verdicts: list[Diagnosis] = []
 
     def finish(status: int | str) -> None:
         view.stop()
-        if "traindoctor.doctor" in sys.modules:
-            from traindoctor import doctor
-
-            if doctor.attending is not None:
-                doctor.attending.finish(status)
-        if os.environ.get("RANK", "0") == "0":
-            # Where a child of the script was first to train, the script's own record lies beside that one.
-            own = arming.watch.out if arming.watch and arming.watch.has_record else folder
-            watch = arming.watch
-            unrecorded = watch and watch.unrecorded
-            early = watch.record_writer.failed if watch and watch.has_record else None
-            verdicts.append(
-                verdict(own, json_path, quiet=quiet, unrecorded=unrecorded, ended_early=early)
-            )
+        end_the_doctor(status)
+        if first_rank:
+            verdicts.append(verdict_at_the_end(folder, json_path, quiet=quiet))
         if beside is not None:
             told = beside.finish()
             if not quiet:
@@ -143,6 +132,29 @@ def command(
     if strict and verdicts and verdicts[0].verdict == "sick":
         return 1
     return status
+
+
+def end_the_doctor(status: int | str) -> None:
+    if "traindoctor.doctor" in sys.modules:
+        from traindoctor import doctor
+
+        if doctor.attending is not None:
+            doctor.attending.finish(status)
+
+
+def verdict_at_the_end(folder: Path, json_path: Path | None, *, quiet: bool) -> Diagnosis:
+    """Where a child of the script was first to train, the script's own record lies beside that one."""
+    from traindoctor.capture import arming
+
+    watch = arming.watch
+    recorded = watch is not None and watch.has_record
+    return verdict(
+        watch.out if watch and recorded else folder,
+        json_path,
+        quiet=quiet,
+        unrecorded=watch and watch.unrecorded,
+        ended_early=watch.record_writer.failed if watch and recorded else None,
+    )
 
 
 def verdict(

@@ -110,20 +110,13 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
         result |= by_region(grid, counts, row, middle, spread)
         result["crossed"] = is_crossed(moved, counts, ends, row, middle)
         if index.shape[1] - middle > 1 or middle > begin:
-            one = movement(tape, ends, base, changed(index, ends, row, range(middle, middle + 1)))
+            one_token = changed(index, ends, row, range(middle, middle + 1))
+            one = movement(tape, ends, base, one_token)
             grid = one.reshape(rows, places) if axis == 1 else one.reshape(places, rows).T
-            result |= {
-                "own_share": own_share(grid[row], middle),
-                "one_token": float(grid.max()) / spread,
-                # 0: the score at a token's own place has seen it; 1: only the next one has.
-                "lag": lag(grid[row], middle),
-            }
+            result |= of_one_token(grid, row, middle, spread)
             if ends.causal and hole_behind(grid[row], middle):
                 result["hole"] = smallest_hole(tape, ends, row, begin, middle)
-            later = torch.cat([grid[row, :middle], grid[row, middle + 1 :]])
-            result["other_places"] = float(later.max()) / spread if len(later) else None
             if result["other_places"] == 0:
-                one_token = changed(index, ends, row, range(middle, middle + 1))
                 result["stirred"] = by_stirred_weights(tape, ends, one_token, row, middle)
                 result["other_inputs"] = by_other_inputs(tape, structure, ends, base) / spread
     forbidden = result.get("future", 0.0) > ROUNDING and ends.causal
@@ -131,6 +124,18 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
         tokens = changed(index, ends, row, range(middle, end))
         result |= locate(tape, structure, ends, tokens, row, middle)
     return result
+
+
+def of_one_token(grid: Tensor, row: int, middle: int, spread: float) -> dict[str, Any]:
+    """Which places of its row a single token moves, and how far behind it."""
+    others = torch.cat([grid[row, :middle], grid[row, middle + 1 :]])
+    return {
+        "own_share": own_share(grid[row], middle),
+        "one_token": float(grid.max()) / spread,
+        # 0: the score at a token's own place has seen it; 1: only the next one has.
+        "lag": lag(grid[row], middle),
+        "other_places": float(others.max()) / spread if len(others) else None,
+    }
 
 
 def by_stirred_weights(

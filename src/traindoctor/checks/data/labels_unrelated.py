@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
-from traindoctor.checks.base import Outcome, check, done_exam, evidence
+from traindoctor.checks.base import Finding, Outcome, check, done_exam, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.data.base import (
     ERRORS,
@@ -65,21 +68,7 @@ def labels_unrelated(record: Record) -> Outcome | None:
     if dealt is not None:
         return dealt
     if (pair := rolled_over_the_batch(record)) is not None:
-        return labels_unrelated.finding(
-            evidence(
-                "share of targets equal to the input one place on, the last to the first", 1.0
-            ),
-            evidence(
-                "axis of the tokens along which they were rolled", pair["axis"], 1 - pair["axis"]
-            ),
-            summary="The targets were rolled along the axis of the batch: each belongs to the neighbouring row, and the "
-            "model's attention runs along the other axis",
-            remedy="Roll or slice along time: `ids[:-1], ids[1:]` for (time, batch), `ids[:, :-1], ids[:, 1:]` for "
-            "(batch, time).",
-            line=pair["line"],
-            since_step=0,
-            grade="exact",
-        )
+        return rolled(pair)
     if (share := share_of_variance(record)) is not None:
         return numbers(record, share)
     z, rows = record.get("relation.z"), record.get("relation.rows")
@@ -115,6 +104,25 @@ def labels_unrelated(record: Record) -> Outcome | None:
         return labels_unrelated.not_judged(
             "the loss has not stood on the entropy of the labels for long"
         )
+    return unless_learnable(record, z, gap, leaving=leaving)
+
+
+def rolled(pair: Mapping[str, Any]) -> Finding:
+    return labels_unrelated.finding(
+        evidence("share of targets equal to the input one place on, the last to the first", 1.0),
+        evidence("axis of the tokens along which they were rolled", pair["axis"], 1 - pair["axis"]),
+        summary="The targets were rolled along the axis of the batch: each belongs to the neighbouring row, and the "
+        "model's attention runs along the other axis",
+        remedy="Roll or slice along time: `ids[:-1], ids[1:]` for (time, batch), `ids[:, :-1], ids[:, 1:]` for "
+        "(batch, time).",
+        line=pair["line"],
+        since_step=0,
+        grade="exact",
+    )
+
+
+def unless_learnable(record: Record, z: Series, gap: Series, *, leaving: bool) -> Outcome:
+    """The loss stands on the entropy of labels that nothing relates to the inputs: can a reference model do better?"""
     agreement, repeats = record.get("relation.agreement"), record.get("relation.repeats")
     items = [
         evidence("z of relation between inputs and targets", z.last, RELATED, noise=1.0),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from traindoctor.checks import laws
@@ -151,27 +152,15 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
         step=step,
     )
     compared = evidence("places compared", pair["compared"], step=step)
-    where = {"line": pair["line"], "since_step": 0}
+    found = partial(targets_misaligned.finding, seen, compared, line=pair["line"], since_step=0)
     if shift is not None and shift >= 2:
-        return targets_misaligned.finding(
-            seen,
-            compared,
-            summary=f"Targets are the tokens {shift} places on, not the next ones: they were shifted twice"
-            if shift == 2
-            else f"Targets are the tokens {shift} places on, not the next ones",
-            **where,
-            grade="exact",
-        )
+        twice = ": they were shifted twice" if shift == 2 else ""
+        summary = f"Targets are the tokens {shift} places on, not the next ones{twice}"
+        return found(summary=summary, grade="exact")
     if shift is not None and shift < 0:
         if not is_text(record):
             return None
-        return targets_misaligned.finding(
-            seen,
-            compared,
-            summary=f"Targets are tokens of the past ({shift} places)",
-            **where,
-            grade="exact",
-        )
+        return found(summary=f"Targets are tokens of the past ({shift} places)", grade="exact")
     causal = sees_only_the_past(record)
     if causal is None:
         return targets_misaligned.not_judged(
@@ -180,30 +169,21 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
     if shift == 0 and causal:
         if not_seen_yet(record, pair):
             return targets_misaligned.clear("each score is made before its target is seen")
-        return targets_misaligned.finding(
-            seen,
-            compared,
+        return found(
             summary="Targets equal the inputs: the model is asked for the token it has just been given",
-            **where,
             grade="exact",
         )
     if shift == 0:
-        partial = pair["valid"] < 0.5 * pair["total"]
-        return targets_misaligned.finding(
-            seen,
-            compared,
-            grade="statistic",
-            status="likely" if partial else "possible",
+        few = pair["valid"] < 0.5 * pair["total"]
+        return found(
             summary="Targets equal the inputs at every place that counts: nothing was masked",
-            **where,
+            grade="statistic",
+            status="likely" if few else "possible",
         )
     if causal:
-        return targets_misaligned.finding(
-            seen,
-            compared,
-            grade="statistic",
+        return found(
             summary="Targets are the inputs in reverse, but the model sees only the past",
-            **where,
+            grade="statistic",
         )
     return None
 

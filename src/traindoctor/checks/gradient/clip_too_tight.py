@@ -6,9 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, done_exam, evidence, worth_asking
+from traindoctor.checks.base import (
+    Evidence,
+    Finding,
+    Outcome,
+    check,
+    done_exam,
+    evidence,
+    worth_asking,
+)
 from traindoctor.checks.consequences import TOO_SHORT
-from traindoctor.checks.gradient.base import RATIO, clipped_while_scaled
+from traindoctor.checks.gradient.base import RATIO, ClippedScaled, clipped_while_scaled
 from traindoctor.checks.model.base import large_start
 from traindoctor.checks.optimizer.base import Experiment, groups_of
 from traindoctor.record import Record
@@ -56,16 +64,7 @@ def clip_too_tight(record: Record) -> Outcome | None:
     """
     scaled = clipped_while_scaled(record)
     if scaled is not None and scaled.acts:
-        return clip_too_tight.finding(
-            evidence("clip calls before the gradients are unscaled", scaled.calls, 0),
-            evidence("scaler's factor at that time", scaled.factor, 1.0),
-            evidence("gradient norm over clip limit (median)", scaled.ratio, 1.0),
-            summary=f"Gradients are clipped while they are still multiplied by {scaled.factor:g}, and divided by it "
-            f"afterwards: every step is {scaled.ratio:.0f}-fold too short",
-            remedy="`scaler.unscale_(optimizer)` between `backward()` and the clipping.",
-            since_step=scaled.since,
-            grade="exact",
-        )
+        return before_unscaling(scaled)
     seen = by_torch(record) if len(record["clip.limit"].finite()) else by_hand(record)
     if not isinstance(seen, Cut):
         return seen
@@ -87,19 +86,7 @@ def clip_too_tight(record: Record) -> Outcome | None:
         return clip_too_tight.not_judged("a wider limit has not been tried", wants=EXAM)
     trial = Experiment.of(result)
     if trial is not None and trial.faithful:
-        wider = [name for name in ("limit*10", "limit*100") if trial.wins(name)]
-        if not wider:
-            return clip_too_tight.clear(f"{EXAM}: with a wider limit the run is no better")
-        best = max(wider, key=trial.gain)
-        items.append(trial.evidence(best, f"{best.removeprefix('limit*')} times the limit"))
-        follows = isinstance(large_start(record), dict) and seen.limit >= USUAL_LIMIT
-        return clip_too_tight.finding(
-            *items,
-            summary=summary,
-            remedy=seen.remedy,
-            since_step=seen.since,
-            grade="statistic" if follows else "experiment",
-        )
+        return by_trial(record, trial, seen, items, summary)
     update = record.get("update.ratio")
     short = update is not None and len(update) and update.median() < SHORT_STEP
     undone = any(group.get("betas") is not None for group in groups_of(record))
@@ -111,6 +98,37 @@ def clip_too_tight(record: Record) -> Outcome | None:
         )
     reason = "" if result.done or math.isnan(ratio) else f": {result.reason}"
     return clip_too_tight.not_judged(f"a wider limit could not be tried{reason}")
+
+
+def by_trial(
+    record: Record, trial: Experiment, seen: Cut, items: list[Evidence], summary: str
+) -> Outcome:
+    wider = [name for name in ("limit*10", "limit*100") if trial.wins(name)]
+    if not wider:
+        return clip_too_tight.clear(f"{EXAM}: with a wider limit the run is no better")
+    best = max(wider, key=trial.gain)
+    items.append(trial.evidence(best, f"{best.removeprefix('limit*')} times the limit"))
+    follows = isinstance(large_start(record), dict) and seen.limit >= USUAL_LIMIT
+    return clip_too_tight.finding(
+        *items,
+        summary=summary,
+        remedy=seen.remedy,
+        since_step=seen.since,
+        grade="statistic" if follows else "experiment",
+    )
+
+
+def before_unscaling(scaled: ClippedScaled) -> Finding:
+    return clip_too_tight.finding(
+        evidence("clip calls before the gradients are unscaled", scaled.calls, 0),
+        evidence("scaler's factor at that time", scaled.factor, 1.0),
+        evidence("gradient norm over clip limit (median)", scaled.ratio, 1.0),
+        summary=f"Gradients are clipped while they are still multiplied by {scaled.factor:g}, and divided by it "
+        f"afterwards: every step is {scaled.ratio:.0f}-fold too short",
+        remedy="`scaler.unscale_(optimizer)` between `backward()` and the clipping.",
+        since_step=scaled.since,
+        grade="exact",
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
+from traindoctor.checks.base import Finding, Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import Record
 
@@ -44,22 +44,7 @@ def double_softmax(record: Record) -> Outcome | None:
     for site in result.values["sites"]:
         said = _wrong(site)
         if said is not None:
-            made = site["made_by"] or {}
-            return double_softmax.finding(
-                evidence(
-                    "rows at the loss that are distributions",
-                    site["finite_rows"],
-                    0,
-                    step=result.step,
-                ),
-                evidence("steps looked at", site["steps"]),
-                evidence("made by", made.get("op"), "a linear layer"),
-                summary=f"{site['kind']} is given {said} ({made.get('line') or site['line']})",
-                where=made.get("module"),
-                line=made.get("line") or site["line"],
-                since_step=0,
-                grade="exact",
-            )
+            return _given(site, said, result.step)
     for crossed in result.values.get("crossed", ()):
         return double_softmax.finding(
             evidence(
@@ -91,6 +76,20 @@ def double_softmax(record: Record) -> Outcome | None:
             grade="exact",
         )
     return None
+
+
+def _given(site: Mapping[str, Any], said: str, step: int) -> Finding:
+    made = site["made_by"] or {}
+    return double_softmax.finding(
+        evidence("rows at the loss that are distributions", site["finite_rows"], 0, step=step),
+        evidence("steps looked at", site["steps"]),
+        evidence("made by", made.get("op"), "a linear layer"),
+        summary=f"{site['kind']} is given {said} ({made.get('line') or site['line']})",
+        where=made.get("module"),
+        line=made.get("line") or site["line"],
+        since_step=0,
+        grade="exact",
+    )
 
 
 def _wrong(site: Mapping[str, Any]) -> str | None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
@@ -64,20 +67,7 @@ def norm_wrong(record: Record) -> Outcome | None:
         if norm.get("signal") and not stuck(record):
             continue  # signals may be normalised over time on purpose
         if norm["op"] in FEATURE_NORMS and strange:
-            # Over time and features together is done on purpose in some models of signals.
-            both = norm["axes"] == ["feature", "time"]
-            return norm_wrong.finding(
-                evidence(
-                    "axes of the statistics", ", ".join(norm["axes"]), "feature", step=result.step
-                ),
-                evidence("shape of the input", "x".join(map(str, norm["shape"]))),
-                status="possible" if both else None,
-                grade="statistic" if norm.get("signal") else "exact",
-                where=norm["module"] or None,
-                line=norm["line"],
-                since_step=0,
-                summary=f"{norm['op']} takes its statistics over {' and '.join(norm['axes'])}",
-            )
+            return over_other_axes(norm, result.step)
     mixed = mixed_by_batch_norm(record)
     if mixed is not None:
         return norm_wrong.finding(
@@ -101,6 +91,21 @@ def norm_wrong(record: Record) -> Outcome | None:
             summary="A deep stack without normalisation: activations grow from block to block",
         )
     return norm_wrong.clear(f"{len(values['norms'])} normalisations over features")
+
+
+def over_other_axes(norm: Mapping[str, Any], step: int) -> Finding:
+    # Over time and features together is done on purpose in some models of signals.
+    both = norm["axes"] == ["feature", "time"]
+    return norm_wrong.finding(
+        evidence("axes of the statistics", ", ".join(norm["axes"]), "feature", step=step),
+        evidence("shape of the input", "x".join(map(str, norm["shape"]))),
+        status="possible" if both else None,
+        grade="statistic" if norm.get("signal") else "exact",
+        where=norm["module"] or None,
+        line=norm["line"],
+        since_step=0,
+        summary=f"{norm['op']} takes its statistics over {' and '.join(norm['axes'])}",
+    )
 
 
 def stuck(record: Record) -> bool:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
@@ -60,13 +63,18 @@ def position_missing(record: Record) -> Outcome | None:
         return position_missing.clear(
             "order cannot reach the output, and the task is learned without it"
         )
+    return without_order(record, pair, result.step)
+
+
+def without_order(record: Record, pair: Mapping[str, Any], step: int) -> Outcome:
+    """It is; whether that matters may have to be asked of a model that knows the order."""
     items = [
         evidence(
             "change of outputs when tokens are permuted",
-            gap,
-            f"near the {other:.2g} that other tokens do",
+            pair["gap"],
+            f"near the {pair['replaced']:.2g} that other tokens do",
             noise=pair["noise"],
-            step=result.step,
+            step=step,
         )
     ]
     # A set of tokens may be all that a classifier is meant to see: a model that knows their order is asked.

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, done_exam, evidence, wanted_exam
@@ -48,29 +51,8 @@ def residual_missing(record: Record) -> Outcome | None:
     acts, acts_around = values["activations"], values["activations_bypassed"]
     if attentions < STACK:
         return residual_missing.not_applicable("the model has no stack of attentions")
-    own = own_share(record)
     if around == 0:
-        items = [
-            evidence("attentions with a way around them", around, attentions, step=result.step)
-        ]
-        if own is not None:
-            items.append(evidence("share of the own token in its output", own, "near 1"))
-        shallow = attentions <= SHALLOW
-        course = progress(record) if shallow else None
-        if shallow and (course is None or record.num_steps < STEPS):
-            return residual_missing.not_judged(
-                "two attentions without a way around; the loss has not been seen for long"
-            )
-        if course is not None and course.learned:
-            return residual_missing.clear("two attentions without a way around, and the run learns")
-        return residual_missing.finding(
-            *items,
-            where=next((m for m in values["without"] if m), None),
-            line=values["line"],
-            since_step=0,
-            status="possible" if shallow else None,
-            grade="exact",
-        )
+        return no_way_around(record, values, result.step)
     closed = [s for s in values["summands"] if s["around"] <= CLOSED * max(s["through"], 1e-30)]
     if len(closed) * 2 >= max(2, len(values["summands"])):
         return residual_missing.finding(
@@ -97,6 +79,30 @@ def residual_missing(record: Record) -> Outcome | None:
             summary="The MLPs have no skip path",
         )
     return residual_missing.clear(f"{around} of {attentions} attentions have a way around them")
+
+
+def no_way_around(record: Record, values: Mapping[str, Any], step: int) -> Outcome:
+    attentions = values["attentions"]
+    items = [evidence("attentions with a way around them", 0, attentions, step=step)]
+    own = own_share(record)
+    if own is not None:
+        items.append(evidence("share of the own token in its output", own, "near 1"))
+    shallow = attentions <= SHALLOW
+    course = progress(record) if shallow else None
+    if shallow and (course is None or record.num_steps < STEPS):
+        return residual_missing.not_judged(
+            "two attentions without a way around; the loss has not been seen for long"
+        )
+    if course is not None and course.learned:
+        return residual_missing.clear("two attentions without a way around, and the run learns")
+    return residual_missing.finding(
+        *items,
+        where=next((m for m in values["without"] if m), None),
+        line=values["line"],
+        since_step=0,
+        status="possible" if shallow else None,
+        grade="exact",
+    )
 
 
 def nearly_shut(record: Record) -> Outcome | None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
+from traindoctor.checks.base import Finding, Outcome, check, evidence, wanted_exam
 from traindoctor.record import Record
 
 
@@ -31,17 +34,7 @@ def weights_tied_by_mistake(record: Record) -> Outcome | None:
     result = wanted_exam(record, "sharing")
     listed, tied = result.values["listed"], result.values["tied"]
     if listed:
-        worst = max(listed, key=lambda row: row["times"])
-        return weights_tied_by_mistake.finding(
-            evidence(
-                "times the same module stands in its list", worst["times"], 1, step=result.step
-            ),
-            evidence("entries of the list", worst["of"]),
-            where=worst["modules"][0],
-            grade="statistic",
-            since_step=0,
-            summary=f"{worst['times']} layers are one and the same module: {', '.join(worst['modules'][:3])}, ...",
-        )
+        return listed_again(max(listed, key=lambda row: row["times"]), result.step)
     copied = result.values.get("copied", [])
     if copied:
         worst = max(copied, key=lambda row: row["times"])
@@ -78,4 +71,15 @@ def weights_tied_by_mistake(record: Record) -> Outcome | None:
         f"{reused} matrices are used again by a loop, none is listed twice"
         if reused
         else "no layer is listed twice"
+    )
+
+
+def listed_again(row: Mapping[str, Any], step: int) -> Finding:
+    return weights_tied_by_mistake.finding(
+        evidence("times the same module stands in its list", row["times"], 1, step=step),
+        evidence("entries of the list", row["of"]),
+        where=row["modules"][0],
+        grade="statistic",
+        since_step=0,
+        summary=f"{row['times']} layers are one and the same module: {', '.join(row['modules'][:3])}, ...",
     )

@@ -84,10 +84,16 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
             + (" since an evaluation" if first else ""),
             grade="exact",
         )
+    of_evaluation = while_evaluating(record, len(training))
+    return of_evaluation or taught or wrong_train_eval_mode.clear("modes are as they should be")
+
+
+def while_evaluating(record: Record, steps: int) -> Finding | None:
+    """Passes without gradient in training mode, or with dropout in any mode."""
     evaluating, held = record.get("mode.eval_training"), record.get("loss.eval")
     if evaluating is not None and len(evaluating) and min(evaluating.values) > HALF:
         # Evaluations are rare; passes without gradient at most steps are part of the method.
-        rare = len(evaluating) <= RARE * len(training)
+        rare = len(evaluating) <= RARE * steps
         if rare or (held is not None and len(held)):
             return wrong_train_eval_mode.finding(
                 evidence(
@@ -115,7 +121,7 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
             "`dropout_p=p if self.training else 0.0`.",
             grade="statistic",
         )
-    return taught or wrong_train_eval_mode.clear("modes are as they should be")
+    return None
 
 
 def meant(record: Record, since: int, steps: int) -> bool:

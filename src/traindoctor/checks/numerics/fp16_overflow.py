@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from traindoctor.checks import laws
@@ -39,22 +40,7 @@ def fp16_overflow(record: Record) -> Outcome | None:
     """
     crash = crash_of(record)
     if crash is not None and crash.values.get("dtype") == "float16":
-        values = crash.values
-        backward = values.get("phase") == "backward"
-        what = "gradients of inputs" if backward else "results"
-        subject = f"the backward pass of {values['op']}" if backward else values["op"]
-        top = max((i["max"] or 0.0 for i in values["inputs"]), default=0.0)
-        return fp16_overflow.finding(
-            evidence(
-                f"non-finite {what} of {values['op']}", values["count"], 0, step=values["step"]
-            ),
-            evidence("largest input", top, "results under 65504", step=values["step"]),
-            summary=f"{subject} at {place(values)} leaves the range of float16 at step {values['step']}",
-            where=values["module"] or None,
-            line=place(values),
-            since_step=int(values["step"]),
-            grade="exact",
-        )
+        return _out_of_range(crash.values)
     half = done_exam(record, "half_gradients")
     if half is not None and half.values.get("overflow"):
         return _infinite_inside(half)
@@ -90,6 +76,22 @@ def fp16_overflow(record: Record) -> Outcome | None:
     if crash is None:
         return fp16_overflow.not_judged("the first non-finite value was not found")
     return fp16_overflow.clear(f"the first non-finite value is {crash.values['dtype']}")
+
+
+def _out_of_range(values: Mapping[str, Any]) -> Finding:
+    backward = values.get("phase") == "backward"
+    what = "gradients of inputs" if backward else "results"
+    subject = f"the backward pass of {values['op']}" if backward else values["op"]
+    top = max((i["max"] or 0.0 for i in values["inputs"]), default=0.0)
+    return fp16_overflow.finding(
+        evidence(f"non-finite {what} of {values['op']}", values["count"], 0, step=values["step"]),
+        evidence("largest input", top, "results under 65504", step=values["step"]),
+        summary=f"{subject} at {place(values)} leaves the range of float16 at step {values['step']}",
+        where=values["module"] or None,
+        line=place(values),
+        since_step=int(values["step"]),
+        grade="exact",
+    )
 
 
 def _infinite_inside(half: ExamResult) -> Finding:

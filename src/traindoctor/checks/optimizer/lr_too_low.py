@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import math
 
-from traindoctor.checks.base import Outcome, check, evidence
+from traindoctor.checks.base import Finding, Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.optimizer.base import (
     NO_MEASURE,
     Experiment,
+    Progress,
     is_log,
     progress,
     rate_trace,
@@ -78,34 +79,52 @@ def lr_too_low(record: Record) -> Outcome | None:
     ratio_seen = ratio.tail(max(3, len(ratio) // 2)).median() if ratio is not None else math.nan
     result = record.exam(EXAM)
     if result is None:
-        if ratio_seen >= LONG_ENOUGH:
-            return lr_too_low.clear(f"steps move the weights by {ratio_seen:.1g} of their norm")
-        if reached is not None and reached.learned:
-            return lr_too_low.clear(reached.how_far)
-        if (record.fact("optimizer.coverage") or {}).get("trained_before"):
-            return lr_too_low.not_judged("the run starts from trained weights")
-        if reached is None or not reached.finite:
-            return lr_too_low.not_judged("the loss is not finite")
-        return lr_too_low.not_judged("the same run at a higher rate has not been tried", wants=EXAM)
+        return worth_a_trial(record, ratio_seen, reached)
     trial = Experiment.of(result)
     if trial is None:
         moved = ratio_seen * record.num_steps
-        if at_a_guess(record) and moved < MOVED_NOWHERE:
-            return lr_too_low.finding(
-                evidence("way of the weights in all steps, over their norm", moved, "above 0.1"),
-                evidence("learning rate", rate),
-                grade="statistic",
-                summary=f"The learning rate ({rate:.3g}) moves the weights by {moved:.1g} of their norm "
-                f"in all {record.num_steps} steps, and the loss is still that of a blind guess",
-                since_step=0,
-            )
-        return lr_too_low.not_judged(result.reason)
+        return nowhere(record, rate, moved) or lr_too_low.not_judged(result.reason)
     if trace.decayed and trace.highest(trial.start, trial.start + trial.steps) < 0.5 * trace.peak:
         return lr_too_low.clear("the rate is at the end of a decay: its schedule is judged instead")
     if not trial.faithful or trial.control_blown:
         return lr_too_low.not_judged("the replay does not follow the run")
     if (record.fact("optimizer.coverage") or {}).get("trained_before"):
         return lr_too_low.not_judged("the run starts from trained weights")
+    return by_trial(record, trial, rate, ratio_seen, reached)
+
+
+def worth_a_trial(record: Record, ratio_seen: float, reached: Progress | None) -> Outcome:
+    """Before anything was tried: only a run that does not learn, by steps that are short, is worth it."""
+    if ratio_seen >= LONG_ENOUGH:
+        return lr_too_low.clear(f"steps move the weights by {ratio_seen:.1g} of their norm")
+    if reached is not None and reached.learned:
+        return lr_too_low.clear(reached.how_far)
+    if (record.fact("optimizer.coverage") or {}).get("trained_before"):
+        return lr_too_low.not_judged("the run starts from trained weights")
+    if reached is None or not reached.finite:
+        return lr_too_low.not_judged("the loss is not finite")
+    return lr_too_low.not_judged("the same run at a higher rate has not been tried", wants=EXAM)
+
+
+def nowhere(record: Record, rate: float, moved: float) -> Finding | None:
+    """Weights that have hardly moved, and a loss that has not moved at all."""
+    if not at_a_guess(record) or not moved < MOVED_NOWHERE:
+        return None
+    return lr_too_low.finding(
+        evidence("way of the weights in all steps, over their norm", moved, "above 0.1"),
+        evidence("learning rate", rate),
+        grade="statistic",
+        summary=f"The learning rate ({rate:.3g}) moves the weights by {moved:.1g} of their norm "
+        f"in all {record.num_steps} steps, and the loss is still that of a blind guess",
+        since_step=0,
+    )
+
+
+def by_trial(
+    record: Record, trial: Experiment, rate: float, ratio_seen: float, reached: Progress | None
+) -> Outcome:
+    """Does the same run at a higher rate learn faster, by how much, and is that the rate's doing?"""
+    behind = -reached.below_unigram if reached is not None and reached.finite else math.nan
     faster = [name for name in trial.variants if name.startswith("lr*") and trial.wins(name)]
     if not faster:
         return lr_too_low.clear(f"{EXAM}: a higher rate does not learn faster")
