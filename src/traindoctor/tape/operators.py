@@ -1,7 +1,7 @@
 """What a torch function computes, however it is spelled, and which kinds of functions are alike in some respect.
 
-torch reports `x + y` as "add", `x += y` as "add_", `1 / x` as "__rdiv__". Each is an Operator of a kind, which bears the
-name of its plainest spelling; a group is a set of kinds. Nobody else needs to know the spellings.
+torch reports `x + y` as "add", `x += y` as "add_", `1 / x` as "__rdiv__". Each is an Operator of a kind, which bears
+the name of its plainest spelling; a group is a set of kinds. Nobody else needs to know the spellings.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def group(kinds: str) -> frozenset[str]:
     return frozenset(kinds.split())
 
 
-# The same numbers in another shape, order of axes or dtype; or some of them, or several times; or with the other sign, or
-# without their gradient.
+# The same numbers in another shape, order of axes or dtype; or some of them, or several times; or with the other sign,
+# or without their gradient.
 CASTS = group("float half")
 REARRANGING = CASTS | group("reshape transpose clone to expand split select")
 PASSING_ON = REARRANGING | group("index repeat")
@@ -117,8 +117,8 @@ BINARY_LOSSES = group("binary_cross_entropy binary_cross_entropy_with_logits")
 NUMBER_LOSSES = group("mse_loss l1_loss smooth_l1_loss huber_loss")
 LOSSES = CLASS_LOSSES | BINARY_LOSSES | NUMBER_LOSSES | group("kl_div")
 COMPARING_NUMBERS = NUMBER_LOSSES | group("sub")
-# Losses written by hand: log(softmax(x) + eps), or x less its maximum on the way to a softmax; what is picked of them is
-# on the way to a mask that says whether it counts.
+# Losses written by hand: log(softmax(x) + eps), or x less its maximum on the way to a softmax; what is picked of them
+# is on the way to a mask that says whether it counts.
 SOFTMAXES = group("softmax log_softmax")
 LOG_NORMALISING = SOFTMAXES | group("logsumexp")
 NORMALISING = LOG_NORMALISING | group("exp logaddexp")
