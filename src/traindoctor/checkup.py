@@ -134,7 +134,7 @@ def batches_of(batch: Any) -> tuple[Iterator[Any], bool]:
 
 
 def examined(
-    train: Callable[[], None],
+    train: Callable[[], object],
     *,
     seconds: float,
     skipped: frozenset[str] = frozenset(),

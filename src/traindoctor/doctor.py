@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from traindoctor.capture.pace import Pace
-from traindoctor.checks.base import Outcome
+from traindoctor.checks.base import Finding, NotJudged, Outcome
 from traindoctor.diagnosis import Diagnosis, consequences, diagnose, wanted
 from traindoctor.diagnosis.engine import Wanted
 from traindoctor.diagnosis.rules import OUTCOME_ONLY, URGENT
@@ -172,7 +172,8 @@ class Doctor:
         except Overdue as reason:
             raise TimeoutError(f"the diagnosis was stopped: {reason}") from None
         found = (*(cause.finding for cause in self.diagnosis.causes), *self.diagnosis.advice)
-        self._open = [one for one in (*self.diagnosis.not_judged, *found) if one.wants]
+        asking: list[NotJudged | Finding] = [*self.diagnosis.not_judged, *found]
+        self._open = [one for one in asking if one.wants]
         new = [
             cause.finding
             for cause in self.diagnosis.roots

@@ -72,7 +72,7 @@ def _join(settings: dict[str, Any], *, child: bool) -> None:
     if "torch" in sys.modules:
         _begin()
     else:
-        sys.meta_path.insert(0, AfterImport("torch", _begin))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, AfterImport("torch", _begin))
 
 
 def _begin() -> None:
@@ -109,7 +109,7 @@ def _contained() -> Iterator[None]:
     # The list is exchanged, not `catch_warnings` used: that would make the script's own warnings appear again.
     ignore = ("ignore", None, Warning, None, 0)
     filters, ours = warnings.filters, [ignore]
-    warnings.filters = ours  # type: ignore[assignment]
+    warnings.filters = ours
     try:
         yield
     except Exception as error:

@@ -52,9 +52,9 @@ class StepCount:
         """The same one again begins the next step."""
         return id(optimizer) in self._stepped
 
-    def is_over_before(self, kind: type) -> bool:
+    def is_over_before(self, event: Event) -> bool:
         """Nobody else steps: what comes belongs to the next step."""
-        return bool(self._stepped) and kind in BEGINNINGS
+        return bool(self._stepped) and isinstance(event, BEGINNINGS)
 
     def backward_begins(self) -> None:
         self.backwards += 1
@@ -62,14 +62,13 @@ class StepCount:
 
     def ends_with(self, event: Event) -> bool:
         """Whether the step is complete with this event. Each event is told once, after everybody has heard it."""
-        kind = type(event)
-        if kind is StepEnd:
+        if isinstance(event, StepEnd):
             self.real_steps += 1
             self._stepped.add(id(event.optimizer))
             return self._all_have_stepped()
-        if kind is BackwardEnd:
+        if isinstance(event, BackwardEnd):
             return self._counts_by_backward()
-        return kind is ScalerUpdated and event.skipped and not self._stepped
+        return isinstance(event, ScalerUpdated) and event.skipped and not self._stepped
 
     @property
     def only_optimizer(self) -> torch.optim.Optimizer | None:

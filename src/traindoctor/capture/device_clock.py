@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import torch
 
@@ -21,8 +20,10 @@ class DeviceClock:
     """
 
     def __init__(self) -> None:
-        self._began: Any = None
-        self._waiting: deque[tuple[Any, Any, float]] = deque(maxlen=MOST_WAITING)
+        self._began: torch.cuda.Event | None = None
+        self._waiting: deque[tuple[torch.cuda.Event, torch.cuda.Event, float]] = deque(
+            maxlen=MOST_WAITING
+        )
 
     def begin(self) -> None:
         self._began = _marked() if uses_cuda() else None
@@ -41,7 +42,7 @@ class DeviceClock:
         return extra
 
 
-def _marked() -> Any:
+def _marked() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event

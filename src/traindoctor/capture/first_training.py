@@ -46,7 +46,7 @@ def stop_waiting() -> None:
 
 def _announced(trains: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         if _waiting is None or torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
         trains()

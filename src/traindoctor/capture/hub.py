@@ -6,7 +6,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from traindoctor.events import Event
 from traindoctor.ground import quiet as switch
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from traindoctor.ground.border import Border
 
 __all__ = ["Hub", "Patches", "hub", "silent"]
+
+Made = TypeVar("Made", bound=Event)
 
 # Passes without gradient that are heard after a step: text generation has hundreds, an evaluation is known by these.
 EVALUATION_PASSES = 64
@@ -134,14 +136,14 @@ class Hub:
             except Exception:  # outside the border: what cannot be walked is not noted
                 return
 
-    def emit(self, make: Callable[..., Event | None], *args: Any) -> Event | None:
+    def emit(self, make: Callable[..., Made | None], *args: Any) -> Made | None:
         """Makes an event and hands it on, behind the border. None where it was not heard."""
         if self.sink is None or self.border is None:
             return None
-        event: Event | None = self.border.enter(self._hand_on, make, args)
+        event: Made | None = self.border.enter(self._hand_on, make, args)
         return event
 
-    def _hand_on(self, make: Callable[..., Event | None], args: tuple[Any, ...]) -> Event | None:
+    def _hand_on(self, make: Callable[..., Made | None], args: tuple[Any, ...]) -> Made | None:
         event = make(*args)
         try:
             if event is not None and self.sink is not None:

@@ -40,7 +40,7 @@ class AfterImport:
         # Asked one by one: a switch that lets our own look-up pass would be open to other threads too.
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = None if find is None else find(fullname, path, target)
+            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
             if spec is not None:
                 return spec
         return None
@@ -65,5 +65,5 @@ class AfterImport:
             return
         self._called = True
         if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
         self.action()

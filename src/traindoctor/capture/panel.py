@@ -64,7 +64,7 @@ class Panel:
                 probe
                 for probe in self.probes
                 if (attentive or probe.name in PULSE or probe.name in ROUSED)
-                and (not getattr(probe, "hears", ()) or kind in probe.hears)
+                and kind in (getattr(probe, "hears", ()) or (kind,))
             ]
         return self._hearers[key]
 

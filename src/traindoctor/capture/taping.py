@@ -95,7 +95,6 @@ class Taping:
             self._seconds += time.perf_counter() - began
 
     def _hear(self, event: Event, step: int) -> None:
-        kind = type(event)
         if Seat.left:
             Seat.clear()  # of a tape that ended inside a torch function
         if self.patient.crash is None:
@@ -107,7 +106,7 @@ class Taping:
             self._recorder.on(event)
             if self._recorder.done and self._finished:
                 self._recorder = hub.recorder = hub.beside = None
-        if kind is ForwardBegin and event.wants_grad:
+        if isinstance(event, ForwardBegin) and event.wants_grad:
             self._seen_module = True
             if not self.recording and event.training and self.wanted(step):
                 reason = untapeable(event.module)
@@ -116,7 +115,7 @@ class Taping:
                 else:
                     self._taped_step = step
                     self.patient.refusals[step] = reason
-        elif kind is ForwardBegin:
+        elif isinstance(event, ForwardBegin):
             last = self._asked_beside.get(event.module)
             self._asked_beside[event.module] = step
             # Asked at every step, with dropout at work: a teacher left in training mode. What it says is taped too.
@@ -127,7 +126,7 @@ class Taping:
                     self._start(step)
                     if self._once_more < 0:
                         self._once_more = step + LONG_AFTER
-        elif kind is StepBegin:
+        elif isinstance(event, StepBegin):
             if self.recording:
                 self._finish(step)
             if id(event.optimizer) not in self._held:

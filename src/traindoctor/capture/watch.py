@@ -271,10 +271,10 @@ class Watch:
         self.record_writer.fact("watch.ended", reason)
 
     def _handle(self, event: Event) -> None:
-        kind, count = type(event), self.count
-        if hub.asleep and kind is ScalerUpdated:
+        count = self.count
+        if hub.asleep and isinstance(event, ScalerUpdated):
             return  # a step that was skipped in silence
-        if kind is StepBegin:
+        if isinstance(event, StepBegin):
             if count.has_stepped(event.optimizer):
                 self._close_step()
             event.step = count.step
@@ -282,14 +282,14 @@ class Watch:
             self.subjects.meet_optimizer(event.optimizer)
             event.left_behind = self.subjects.left_behind()
             self._meet(event.optimizer, stage=event.left_behind)
-        elif kind is StepEnd:
+        elif isinstance(event, StepEnd):
             event.step = count.step
-        elif count.is_over_before(kind):
+        elif count.is_over_before(event):
             self._close_step()
-        if kind is ForwardBegin:
+        if isinstance(event, ForwardBegin):
             self.subjects.meet_module(event.module)
             self.examples.on(event, count.step)
-        elif kind is BackwardBegin:
+        elif isinstance(event, BackwardBegin):
             count.backward_begins()
         if self.taping is not None:
             self.taping.on(event, count.step)

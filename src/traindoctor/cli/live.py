@@ -129,7 +129,8 @@ def expected_steps(record: StoredRecord) -> int | None:
         calls, last = scheduler.get("calls", 0), scheduler.get("last_step", 0)
         # A schedule that is over and goes on says nothing; one that is stepped per epoch counts epochs.
         if isinstance(length, int) and 1 <= calls < length:
-            return round(length * (last + 1) / calls)
+            steps: int = round(length * (last + 1) / calls)
+            return steps
     return None
 
 

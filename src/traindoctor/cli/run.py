@@ -152,7 +152,7 @@ def verdict_at_the_end(folder: Path, json_path: Path | None, *, quiet: bool) -> 
         watch.out if watch and recorded else folder,
         json_path,
         quiet=quiet,
-        unrecorded=watch and watch.unrecorded,
+        unrecorded=watch.unrecorded if watch else None,
         ended_early=watch.record_writer.failed if watch and recorded else None,
     )
 

@@ -66,4 +66,5 @@ class Reference(nn.Module):
         T = x.shape[1]
         mask = torch.full((T, T), -torch.inf).triu(1) if self.causal else None
         h = self.blocks(self.token(x) + self.place.weight[:T], mask=mask, is_causal=self.causal)
-        return self.head(self.norm(h))  # (B, T, C)
+        scores: Tensor = self.head(self.norm(h))  # (B, T, C)
+        return scores

@@ -88,8 +88,8 @@ class Rule:
             for group, own in zip(tensors, self.attributes["param_groups"])
         ]
         copy = build_object(self.kind, self.attributes, leaves, dtype=dtype)
-        for group in copy.param_groups:
-            group.update({key: value for key, value in PLAIN_PATH.items() if key in group})
+        for own in copy.param_groups:
+            own.update({key: value for key, value in PLAIN_PATH.items() if key in own})
         known = self.attributes.keys() <= BASE
         step = under_hooks(self.kind.step)
         return Stepper(copy, step, tensors, leaves, grad_mode=True, can_forget=known)
@@ -109,8 +109,10 @@ def _rule_of(optimizer: Optimizer, chosen: Sequence[Sequence[Tensor]] | None) ->
     groups, state = held.get("param_groups"), held.get("state")
     if type(groups) is not list or not all(type(group) is dict for group in groups):
         raise Open(f"{kind.__name__} has no param_groups of its own")
-    if type(state) not in (dict, defaultdict) or not all(
-        type(one) is dict for key, one in state.items() if isinstance(key, Tensor)
+    if (
+        state is None
+        or type(state) not in (dict, defaultdict)
+        or not all(type(one) is dict for key, one in state.items() if isinstance(key, Tensor))
     ):
         raise Open(f"{kind.__name__} has no state of its own")
     if (beyond := next((c for c in kind.__mro__ if is_beyond(c)), None)) is not None:

@@ -106,7 +106,8 @@ class Sample:
     @property
     def valid(self) -> Mask:
         y = self.targets
-        return (y != self.ignore_index) & (y >= 0) & (y < self.classes)
+        valid: Mask = (y != self.ignore_index) & (y >= 0) & (y < self.classes)
+        return valid
 
     def inputs(self) -> list[Tokens]:
         """The token indices that name data, not places."""

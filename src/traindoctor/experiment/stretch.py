@@ -127,7 +127,7 @@ class Stretch:
         for a, b in zip(ours, theirs):
             if a == b or isinstance(a, bool) or (a != a and b != b):
                 rules.append(None)
-            elif isinstance(a, int):
+            elif isinstance(a, int) and isinstance(b, int):
                 rules.append(self._sizes.rule(a, b))
             else:
                 rules.append(self._sizes.rule_of_float(a, b))

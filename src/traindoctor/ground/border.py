@@ -118,7 +118,7 @@ class Border:
             return None
         self._began = began = _now()
         compiler = _set_compiler(None)
-        filters, warnings.filters = warnings.filters, SILENT  # type: ignore[assignment]
+        filters, warnings.filters = warnings.filters, SILENT
         always = _warn_always()
         profile, trace = sys.getprofile(), sys.gettrace()
         # A profiler written in C (cProfile) cannot be put back as it was: it goes on, and sees us.
@@ -265,7 +265,7 @@ def state_set_aside() -> Iterator[None]:
 @contextmanager
 def silent_warnings() -> Iterator[None]:
     """No warning inside. Nothing is registered: the script's own appear as often as without us."""
-    filters, warnings.filters = warnings.filters, SILENT  # type: ignore[assignment]
+    filters, warnings.filters = warnings.filters, SILENT
     try:
         yield
     finally:

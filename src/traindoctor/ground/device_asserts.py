@@ -74,7 +74,7 @@ def _classes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _masked_scatter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     target, mask = _given(args, kwargs, 0, "input"), _given(args, kwargs, 1, "mask")
     source = _given(args, kwargs, 2, "source")
-    if not all(isinstance(t, Tensor) for t in (target, mask, source)):
+    if not (isinstance(target, Tensor) and isinstance(mask, Tensor) and isinstance(source, Tensor)):
         return True
     return int(mask.expand_as(target).sum()) <= source.numel()
 

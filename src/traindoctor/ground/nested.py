@@ -34,8 +34,8 @@ def leaves_in(tree: Any, kind: type[Leaves]) -> Iterator[Leaves]:
             yield item
             continue
         if isinstance(item, tuple | list):
-            base = tuple if isinstance(item, tuple) else list
-            waiting.extend([*base.__iter__(item)][::-1])
+            held = tuple.__iter__(item) if isinstance(item, tuple) else list.__iter__(item)
+            waiting.extend([*held][::-1])
         elif isinstance(item, dict):
             waiting.extend([*dict.values(item)][::-1])
         elif isinstance(item, slice):

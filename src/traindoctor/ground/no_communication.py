@@ -72,7 +72,7 @@ def no_communication() -> Iterator[None]:
     exchange.install()
     exchange.mine.depth += 1
     try:
-        with _Refusing():
+        with _Refusing():  # type: ignore[no-untyped-call]
             yield
     finally:
         exchange.mine.depth -= 1

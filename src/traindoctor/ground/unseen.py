@@ -34,7 +34,7 @@ def handed_on(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     given: list[warnings.WarningMessage] = []
     filters, shown = warnings.filters, warnings._showwarnmsg  # type: ignore[attr-defined]
     ours = [ALWAYS]
-    warnings.filters = ours  # type: ignore[assignment]
+    warnings.filters = ours
     warnings._showwarnmsg = given.append  # type: ignore[attr-defined]
     try:
         return func(*args, **kwargs)

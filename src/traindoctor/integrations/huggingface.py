@@ -18,7 +18,7 @@ from traindoctor.diagnosis import Diagnosis
 from traindoctor.integrations.attendance import Attendance
 
 
-class TraindoctorCallback(TrainerCallback):  # type: ignore[misc]
+class TraindoctorCallback(TrainerCallback):
     """Watches the training and prints the verdict at its end; `callback.diagnosis` has it."""
 
     def __init__(

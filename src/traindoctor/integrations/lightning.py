@@ -17,12 +17,12 @@ try:
     from lightning.pytorch.callbacks import Callback
 except ImportError:
     try:
-        from pytorch_lightning.callbacks import Callback
+        from pytorch_lightning.callbacks import Callback  # type: ignore[assignment]
     except ImportError:
         raise TraindoctorError("this callback needs Lightning: pip install lightning") from None
 
 
-class TraindoctorCallback(Callback):  # type: ignore[misc]
+class TraindoctorCallback(Callback):
     """Watches `fit` and prints the verdict at its end; `callback.diagnosis` has it."""
 
     def __init__(

@@ -28,7 +28,7 @@ class Interruption:
 
         def ask(number: int, _: Any) -> None:
             if self.asked:
-                signal.signal(number, before[number])
+                signal.signal(number, before[signal.Signals(number)])
                 raise KeyboardInterrupt
             self.asked = True
             self._on_first()

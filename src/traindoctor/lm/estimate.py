@@ -35,7 +35,7 @@ def cpu_has_bf16_units() -> bool:
         supported = getattr(torch.cpu, name, None)
         if supported is not None and supported():
             return True
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("bf16"))
 
 
@@ -115,8 +115,10 @@ def out_of_memory(
     """What to turn when memory has run out, with what each would need."""
     import dataclasses
 
-    def need(rows: int = rows, vocab: int = vocab_size, **changes: bool) -> str:
-        changed = dataclasses.replace(config, **changes)
+    def need(
+        rows: int = rows, vocab: int = vocab_size, checkpointing: bool = config.checkpointing
+    ) -> str:
+        changed = dataclasses.replace(config, checkpointing=checkpointing)
         return human_bytes(peak_bytes(changed, vocab, rows, bf16=bf16))
 
     ways = []

@@ -6,6 +6,8 @@ B batch, T tokens, D width, H heads, K key/value heads, S head size, F feed-forw
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +35,7 @@ class Cache:
         self.length = length
 
 
-def make_norm(config: ModelConfig) -> nn.Module:
+def make_norm(config: ModelConfig) -> nn.RMSNorm | nn.LayerNorm:
     if config.norm == "rms":
         return nn.RMSNorm(config.width, eps=NORM_EPS)
     return nn.LayerNorm(config.width, eps=NORM_EPS, bias=config.bias)
@@ -88,7 +90,8 @@ class Attention(nn.Module):
             is_causal=causal,
             enable_gqa=self.heads != self.kv_heads,
         )
-        return self.out(y.transpose(1, 2).reshape(B, T, self.heads * self.head_size))
+        mixed: Tensor = self.out(y.transpose(1, 2).reshape(B, T, self.heads * self.head_size))
+        return mixed
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
         q, k, v = self.heads_of(x, rotation)
@@ -109,8 +112,11 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.gated:
             gate, value = self.up(x).chunk(2, dim=-1)  # (B, T, F) each
-            return self.down(F.silu(gate) * value)
-        return self.down(F.gelu(self.up(x), approximate=self.approximate))
+            inner = F.silu(gate) * value
+        else:
+            inner = F.gelu(self.up(x), approximate=self.approximate)
+        given: Tensor = self.down(inner)
+        return given
 
 
 class Block(nn.Module):
@@ -135,6 +141,9 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """`model(tokens)` gives logits (B, T, V); `model(tokens, targets)` the mean loss in nats."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
@@ -156,7 +165,8 @@ class Transformer(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         hidden = self.hidden(tokens)
         if targets is None:
-            return self.head(hidden)
+            logits: Tensor = self.head(hidden)
+            return logits
         return next_token_loss(hidden, self.head.weight, targets, fused=self.fused_loss)
 
     def hidden(self, tokens: Tensor) -> Tensor:
@@ -168,30 +178,31 @@ class Transformer(nn.Module):
                 x = checkpoint(block, x, rotation, use_reentrant=False)
             else:
                 x = block(x, rotation)
-        return self.norm(x)
+        normed: Tensor = self.norm(x)
+        return normed
 
     def prefill(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Fills the cache with a prompt (B, T) from position 0; the logits (B, V) after its last token."""
         T = tokens.shape[1]
         x, rotation = self._enter(tokens, slice(0, T))
-        for block, keys, values in zip(self.blocks, cache.keys, cache.values):
+        for block, keys, values in self._with_cache(cache):
             q, k, v = block.attention.heads_of(block.attention_norm(x), rotation)
             keys[:, :, :T], values[:, :, :T] = k, v
             x = x + block.attention.mix(q, k, v, None, causal=True)
             x = x + block.mlp(block.mlp_norm(x))
-        return self.head(self.norm(x[:, -1]))
+        return self._last_logits(x)
 
     def decode(self, tokens: Tensor, position: int, cache: Cache) -> Tensor:
         """One more token per row: tokens (B, 1) at `position`; logits (B, V). The way of the CPU."""
         here = slice(position, position + 1)
         x, rotation = self._enter(tokens, here)
-        for block, keys, values in zip(self.blocks, cache.keys, cache.values):
+        for block, keys, values in self._with_cache(cache):
             q, k, v = block.attention.heads_of(block.attention_norm(x), rotation)
             keys[:, :, here], values[:, :, here] = k, v
             seen = keys[:, :, : position + 1], values[:, :, : position + 1]
             x = x + block.attention.mix(q, *seen, None, causal=False)
             x = x + block.mlp(block.mlp_norm(x))
-        return self.head(self.norm(x[:, -1]))
+        return self._last_logits(x)
 
     def decode_static(self, tokens: Tensor, position: Tensor, cache: Cache, length: int) -> Tensor:
         """As decode, with `position` (1,) on the device and no shape that depends on it: a CUDA graph's way.
@@ -200,7 +211,7 @@ class Transformer(nn.Module):
         """
         mask = (torch.arange(length, device=tokens.device) <= position).view(1, 1, 1, length)
         x, rotation = self._enter(tokens, position)
-        for block, keys, values in zip(self.blocks, cache.keys, cache.values):
+        for block, keys, values in self._with_cache(cache):
             q, k, v = block.attention.heads_of(block.attention_norm(x), rotation)
             keys.index_copy_(2, position, k)
             values.index_copy_(2, position, v)
@@ -208,7 +219,14 @@ class Transformer(nn.Module):
                 q, keys[:, :, :length], values[:, :, :length], mask, causal=False
             )
             x = x + block.mlp(block.mlp_norm(x))
-        return self.head(self.norm(x[:, -1]))
+        return self._last_logits(x)
+
+    def _with_cache(self, cache: Cache) -> Iterator[tuple[Block, Tensor, Tensor]]:
+        return zip(cast("Iterable[Block]", self.blocks), cache.keys, cache.values)
+
+    def _last_logits(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.norm(x[:, -1]))
+        return logits
 
     def _enter(
         self, tokens: Tensor, where: slice | Tensor

@@ -166,9 +166,10 @@ def _require_whole(name: str, parts: list[Part]) -> None:
 def _rows(part: Part, name: str, low: int, high: int) -> Tensor:
     try:
         with safe_open(part.file, framework="pt") as opened:
-            if not part.shape:
-                return opened.get_tensor(name)
-            return opened.get_slice(name)[low:high]
+            rows: Tensor = (
+                opened.get_slice(name)[low:high] if part.shape else opened.get_tensor(name)
+            )
+            return rows
     except (OSError, SafetensorError) as error:
         raise UnreadableShards(f"{part.file.name}: {_first_line(error)}") from error
 

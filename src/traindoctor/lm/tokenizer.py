@@ -48,7 +48,8 @@ class Tokenizer:
         return np.uint16 if self.vocab_size <= 1 << 16 else np.uint32
 
     def encode(self, text: str) -> list[int]:
-        return self.encode_array(text).tolist()
+        ids: list[int] = self.encode_array(text).tolist()
+        return ids
 
     def encode_array(self, text: str) -> NDArray[np.unsignedinteger]:
         """The ids of a text, fast: characters by table, the rest in parallel pieces cut at line ends."""

@@ -68,7 +68,7 @@ class Attention:
             # A mode around a compiled call would make torch compile again.
             if begins and self._listener is None and not any_compiled(event.module):
                 self._listener = Listener(self.names)
-                self._listener.__enter__()
+                self._listener.__enter__()  # type: ignore[no-untyped-call]
         elif isinstance(event, ForwardEnd) and self._listener is not None:
             self._stop()
 

@@ -205,11 +205,11 @@ class Coverage:
 def trained_before(roots: Iterable[torch.nn.Module]) -> bool | None:
     """A normalisation's gain is constant when it is built; one that varies has been trained. None: no such."""
     gains = [
-        module.weight.detach()
+        weight.detach()
         for root in roots
         for module in root.modules()
         if "norm" in type(module).__name__.lower()
-        and isinstance(getattr(module, "weight", None), Tensor)
+        and isinstance(weight := getattr(module, "weight", None), Tensor)
     ]
     gains = [gain for gain in gains if gain.dim() == 1 and gain.numel() > 1]
     return any(bool((gain != gain[0]).any()) for gain in gains) if gains else None

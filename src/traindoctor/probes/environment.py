@@ -86,7 +86,7 @@ def environment() -> dict[str, Any]:
 
 
 def tree(root: torch.nn.Module) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for number, (name, module) in enumerate(unwrap(root).named_modules()):
         if number == MOST_MODULES:
             return [*lines, "... (cut)"]

@@ -44,7 +44,7 @@ class EvalDropout:
                 self._trained.add(event.module)
             elif self._left and event.module in self._trained and evaluates(event.module):
                 self._listener = Listener()
-                self._listener.__enter__()
+                self._listener.__enter__()  # type: ignore[no-untyped-call]
         elif isinstance(event, ForwardEnd) and self._listener is not None:
             self._left -= 1
             self._counts.append(self._listener.count)

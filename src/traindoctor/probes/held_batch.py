@@ -33,7 +33,7 @@ MOST_NUMBERS = 50_000_000
 COMPARED = frozenset({torch.float32, torch.float64, torch.int64, torch.int32})
 
 Numbers = NDArray[Any]
-Place = tuple[weakref.ref[Tensor], int, int, tuple[int, ...], tuple[int, ...]]
+Place = tuple[weakref.ref[Tensor], int, int | torch.SymInt, tuple[int, ...], tuple[int, ...]]
 
 
 class HeldBatch:

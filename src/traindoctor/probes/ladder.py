@@ -60,7 +60,8 @@ class CountModel:
             counted = (self.pairs[order][pair] + kinds * p) / np.maximum(together, 1)
             p = np.where(together > 0, counted, p)
             rows.append(p)
-        return -np.log(np.stack(rows))
+        nll: NDArray[np.float64] = -np.log(np.stack(rows))
+        return nll
 
     def count(self, contexts: Hashes, targets: Tokens) -> None:
         new = np.bincount(targets, minlength=self.classes)
@@ -208,7 +209,7 @@ class Ladder:
             return None
         hashes = np.concatenate([h for h, _ in parts], axis=1)
         targets = np.concatenate([y for _, y in parts])
-        scores = self._model.score(hashes, targets).mean(axis=1)
+        scores: NDArray[np.float64] = self._model.score(hashes, targets).mean(axis=1)
         self._model.count(hashes, targets)
         return scores
 

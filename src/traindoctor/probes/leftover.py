@@ -144,4 +144,5 @@ class Leftover:
 
 def norm_of(gradients: list[Tensor]) -> Tensor:
     norms = [n.to(gradients[0].device).float() for n in foreach_norm(gradients)]
-    return torch.linalg.vector_norm(torch.stack(norms))
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total

@@ -46,8 +46,8 @@ class Loss:
             self._values.append(value)
             self._sum = (self._sum or 0.0) + value / scale
         else:
-            value = root.reshape(()).float() / scale
-            self._root = value if self._root is None else self._root + value.to(self._root.device)
+            loss = root.reshape(()).float() / scale
+            self._root = loss if self._root is None else self._root + loss.to(self._root.device)
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         if self._sum is not None:

@@ -53,5 +53,5 @@ def state_crc() -> int:
         import numpy as np
 
         _, keys, place, *_ = np.random.get_state()
-        crc = zlib.crc32(repr((*keys[:WORDS], place)).encode(), crc)  # type: ignore[index]
+        crc = zlib.crc32(repr((*keys[:WORDS], place)).encode(), crc)
     return crc

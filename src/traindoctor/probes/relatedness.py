@@ -177,4 +177,5 @@ def standardised(features: Features) -> Features:
     spread = features.std(axis=0)
     # A token in one row only correlates perfectly with that row's label by chance.
     alive = ((features != 0).sum(axis=0) >= 3) & (spread > 0)
-    return (features[:, alive] - features[:, alive].mean(axis=0)) / spread[alive]
+    made: Features = (features[:, alive] - features[:, alive].mean(axis=0)) / spread[alive]
+    return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -15,12 +15,12 @@ from traindoctor.record import RecordWriter
 class Mark(NamedTuple):
     """A place in the device's work, and what the script had waited for us by then."""
 
-    event: Any
+    event: torch.cuda.Event
     ours: float
 
     def idle_until(self, end: Mark) -> float:
         """Seconds on the device's clock in which it waited for the script: our own between the two do not count."""
-        return max(0.0, self.event.elapsed_time(end.event) / 1e3 - (end.ours - self.ours))
+        return max(0.0, float(self.event.elapsed_time(end.event)) / 1e3 - (end.ours - self.ours))
 
 
 class Sync:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from traindoctor.events import Event, LossCalled
@@ -66,13 +67,15 @@ class Targets:
                 record.scalar("target.total", step, float(sum(e[2] for e in entries)))
         self._train, self._eval = [], []
         for series, value in pending:
-            self._later.put(
-                step, value, lambda number, name=series: record.scalar(name, step, float(number))
-            )
+            self._later.put(step, value, partial(write, record, series, step))
         self._later.collect(step)
 
     def finish(self, record: RecordWriter) -> None:
         self._later.collect()
+
+
+def write(record: RecordWriter, name: str, step: int, number: Tensor) -> None:
+    record.scalar(name, step, float(number))
 
 
 def sum_all(parts: list[Tensor]) -> Tensor:

@@ -107,4 +107,5 @@ def total_norm(gradients: list[Tensor]) -> Tensor | None:
     if not dense:
         return torch.tensor(math.nan) if gradients else None
     norms = foreach_norm(dense)
-    return torch.stack([n.to(norms[0].device).float() for n in norms]).norm()
+    total: Tensor = torch.stack([n.to(norms[0].device).float() for n in norms]).norm()
+    return total

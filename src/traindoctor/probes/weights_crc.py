@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -68,7 +69,7 @@ class WeightsCrc:
                 ("weights.crc", after),
             ):
                 if numbers is not None:
-                    self._later.put(step, numbers, lambda x, n=name: write(record, n, step, x))
+                    self._later.put(step, numbers, partial(write, record, name, step))
             if not self._told:
                 record.fact("ranks", facts(self.names))
                 self._told = True

@@ -111,7 +111,7 @@ def _trainable(module: torch.nn.Module) -> bool:
 
 def _zero_grad(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def zero_grad(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+    def zero_grad(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if not is_compiling() and hub.attentive:
             hub.emit(GradsCleared, self)

@@ -119,7 +119,7 @@ def _init(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _zero_grad(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+    def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if not torch.compiler.is_compiling() and hub.attentive:
             hub.emit(GradsCleared, self)

@@ -30,9 +30,9 @@ class _Scales:
 
     def __init__(self) -> None:
         self._known: weakref.WeakKeyDictionary[GradScaler, float] = weakref.WeakKeyDictionary()
-        self._coming: weakref.WeakKeyDictionary[GradScaler, tuple[Any, Any]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._coming: weakref.WeakKeyDictionary[
+            GradScaler, tuple[torch.Tensor, torch.cuda.Event]
+        ] = weakref.WeakKeyDictionary()
         self._skipped = False
 
     def factor(self, scaler: GradScaler) -> float:
