@@ -24,7 +24,8 @@ class Adapter:
     backward: Callable[..., Any]
 
     def __call__(self, *tensors: Tensor) -> Tensor:
-        return _Foreign.apply(self, *tensors)
+        made: Tensor = _Foreign.apply(self, *tensors)  # type: ignore[no-untyped-call]
+        return made
 
 
 class _Foreign(torch.autograd.Function):

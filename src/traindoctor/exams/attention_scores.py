@@ -140,7 +140,8 @@ def read(
     q, k = (values[ref].detach().float() for ref in operands)
     if product.kind == "einsum":
         dots = torch.einsum(product.args[0], q, k)
-        q, k = (x.movedim(axis, -1) for x, axis in zip((q, k), summed_axes(product)))
+        axes = summed_axes(product) or (-1, -1)
+        q, k = (x.movedim(axis, -1) for x, axis in zip((q, k), axes))
     else:
         dots, k = q @ k, k.mT
     after = None if dots.shape != scores.shape or factor is None else factor_between(dots, scores)

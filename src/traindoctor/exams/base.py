@@ -66,10 +66,10 @@ class Exam:
             patient.stopped[self.name] = text = f"stopped after {took:.1f} s: {reason}"
             return ExamResult(self.name, step, "refused", {}, text, took)
         except (NotApplicable, NotPossible, ReplayError) as reason:
-            outcome = "not-applicable" if isinstance(reason, NotApplicable) else "refused"
-            return ExamResult(
-                self.name, step, outcome, {}, str(reason), time.perf_counter() - begin
-            )
+            took = time.perf_counter() - begin
+            if isinstance(reason, NotApplicable):
+                return ExamResult(self.name, step, "not-applicable", {}, str(reason), took)
+            return ExamResult(self.name, step, "refused", {}, str(reason), took)
         except Exception as error:  # the border between the user's run and our tests
             text = f"{type(error).__name__}: {error}"
             return ExamResult(self.name, step, "failed", {}, text, time.perf_counter() - begin)

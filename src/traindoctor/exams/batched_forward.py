@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 ROUNDS = 6
 # A copy of a larger model would not be held only to time it.
 MOST_BYTES = 2 * 2**30
+# Arguments of one call of the model, by place and by name.
+Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @exam(
@@ -79,7 +81,7 @@ def decides(tape: StepTape) -> bool:
     return drawn > 1
 
 
-def stacked(calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> tuple[tuple[Any, ...], dict]:
+def stacked(calls: Sequence[Call]) -> Call:
     """All examples as one call. Padded to one length, they cost no more than the longest one so many times."""
     shapes = {tuple(x.shape for x in tensors_in(call)) for call in calls}
     if len(shapes) > 1:
@@ -87,12 +89,11 @@ def stacked(calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> tuple[tuple[
         calls = [longest] * len(calls)
     first_args, first_kwargs = calls[0]
 
-    def joined(pick: Callable[[Any], Any]) -> Any:
-        values = [pick(call) for call in calls]
+    def joined(values: list[Any]) -> Any:
         return torch.cat(values) if isinstance(values[0], torch.Tensor) else values[0]
 
-    args = tuple(joined(lambda call, i=i: call[0][i]) for i in range(len(first_args)))
-    return args, {key: joined(lambda call, k=key: call[1][k]) for key in first_kwargs}
+    args = tuple(joined([call[0][place] for call in calls]) for place in range(len(first_args)))
+    return args, {key: joined([call[1][key] for call in calls]) for key in first_kwargs}
 
 
 def train_on(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -161,7 +161,8 @@ def _unsure(variant: Mapping[str, Any], controls: Sequence[float]) -> bool:
     if variant["blown"] or not all(map(math.isfinite, controls)):
         return False
     gain = min(controls) - variant["loss"]
-    return WORTH * min(1.0, abs(controls[0])) < gain < UNSURE * (max(controls) - min(controls))
+    spread = max(controls) - min(controls)
+    return bool(WORTH * min(1.0, abs(controls[0])) < gain < UNSURE * spread)
 
 
 def warm_up(plan: Plan) -> dict[str, Change]:

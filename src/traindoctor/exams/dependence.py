@@ -104,7 +104,7 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
         counts = (
             ends.loss.valid.cpu()
             if ends.loss.class_dim is not None
-            else torch.ones(len(moved), dtype=bool)
+            else torch.ones(len(moved), dtype=torch.bool)
         )
         counts = counts.reshape(rows, places) if axis == 1 else counts.reshape(places, rows).T
         result |= by_region(grid, counts, row, middle, spread)
@@ -204,7 +204,7 @@ def is_crossed(moved: Tensor, counts: Tensor, ends: Ends, row: int, middle: int)
 
     def misplaced(grid: Tensor) -> bool:
         found = by_region(grid, counts, row, middle, 1.0)
-        return max(found["other_rows"], found["future"]) > 0 or found["after"] == 0
+        return bool(max(found["other_rows"], found["future"]) > 0 or found["after"] == 0)
 
     return misplaced(own) and not misplaced(other)
 

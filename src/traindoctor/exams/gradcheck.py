@@ -106,13 +106,14 @@ class Problem:
 
     def _module(self, tensors: Sequence[Tensor]) -> nn.Module:
         """The module in the tensors' precision: its buffers must follow."""
-        wanted = tensors[0].dtype
+        wanted: torch.dtype | None = tensors[0].dtype
         first = next(
             (t for t in [*self.fn.parameters(), *self.fn.buffers()] if t.is_floating_point()), None
         )
         if first is None or first.dtype == wanted:
-            return copy.deepcopy(self.fn)
-        return copy.deepcopy(self.fn).to(wanted)
+            wanted = None
+        module: nn.Module = copy.deepcopy(self.fn)
+        return module if wanted is None else module.to(wanted)
 
     def by_differences(self, patterns: bool = True) -> list[InputResult]:
         with generators_restored():

@@ -33,7 +33,7 @@ def loss_coefficient(patient: Patient) -> Mapping[str, Any]:
     weights = coefficients(replayed.roots, {ref: replayed[ref] for ref in outputs.values()})
     groups = []
     for calls in by_line(sites).values():
-        known = [site for site in calls if weights.get(outputs.get(site)) is not None]
+        known = [s for s in calls if s in outputs and weights.get(outputs[s]) is not None]
         if known:
             groups.append(describe(tape, known, [weights[outputs[site]] for site in known]))
     if not groups:

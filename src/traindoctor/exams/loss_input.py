@@ -57,7 +57,9 @@ def normalised_elsewhere(patient: Patient) -> tuple[int, list[dict[str, Any]]]:
     tape = patient.tape
     assert tape is not None
     ops = [op for op in tape.ops if op.kind in GIVEN_LOGARITHMS and op.inputs][:MOST_SOFTMAXES]
-    replayed = replay(tape, want=[op.inputs[0] for op in ops]) if ops else {}
+    if not ops:
+        return 0, []
+    replayed = replay(tape, want=[op.inputs[0] for op in ops])
     found = []
     for op in ops:
         given = replayed[op.inputs[0]].detach().double().exp()

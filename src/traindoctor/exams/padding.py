@@ -145,7 +145,8 @@ def constant_tails(grid: Tensor, valid: Tensor) -> tuple[Tensor, int | None, flo
     T = grid.shape[1]
     run = (grid == grid[:, -1:]).flip(1).int().cumprod(1).sum(1)
     head = (grid == grid[:, :1]).int().cumprod(1).sum(1)
-    best = (torch.zeros_like(grid, dtype=torch.bool), None, 0.0)
+    none = torch.zeros_like(grid, dtype=torch.bool)
+    best: tuple[Tensor, int | None, float] = (none, None, 0.0)
     for lengths, tokens, at_end in ((run, grid[:, -1], True), (head, grid[:, 0], False)):
         place = torch.arange(T)
         mask = place >= T - lengths[:, None] if at_end else place < lengths[:, None]

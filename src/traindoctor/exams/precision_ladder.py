@@ -125,7 +125,7 @@ def worst(layers: list[Any]) -> list[dict[str, Any]]:
 
 def backward_overflow(gradients: Mapping[str, Tensor | None]) -> dict[str, Any] | None:
     """The parameter nearest to the loss whose gradient is not finite: the tape meets parameters in forward order."""
-    for parameter, gradient in reversed(gradients.items()):
+    for parameter, gradient in reversed(list(gradients.items())):
         if gradient is not None and not bool(torch.isfinite(gradient).all()):
             return {"op": "backward", "line": None, "module": parameter}
     return None

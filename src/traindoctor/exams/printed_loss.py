@@ -75,7 +75,7 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
             columns.append((read, replayed.gradients_of(value.sum())))
     given = optimised(tape, replayed, [read.ref for read, _ in columns])
     unheard = unheard_term(tape, given)
-    if not all(map(finite, (given, *(gradients for _, gradients in columns)))):
+    if not finite(given) or not all(finite(gradients) for _, gradients in columns):
         raise NotPossible(f"the gradients of step {tape.step} are not finite")
     columns = [(r, g) for r, g in columns if any(v is not None and v.any() for v in g.values())]
     if not columns or not given:

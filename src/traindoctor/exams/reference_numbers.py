@@ -90,7 +90,9 @@ def asked_of_data(tape: StepTape | None) -> int:
 
     What the model makes itself (codes, an estimate of its own) moves with its weights: nobody can be asked to tell it.
     """
-    calls = [s for s in loss_sites(tape) if s.op.kind in LOSSES] if tape is not None else []
+    if tape is None:
+        return 0
+    calls = [s for s in loss_sites(tape) if s.op.kind in LOSSES]
     calls = [s for s in calls if depends_on(tape, s.logits) & PARAMETER]
     own = [depends_on(tape, argument(s.op, 1, "target")) & PARAMETER != 0 for s in calls]
     if own and all(own):
@@ -122,4 +124,5 @@ def as_places(value: Tensor) -> Tensor | None:
         return value.float()
     flat = value.float().flatten(1)
     piece = math.ceil(flat.shape[1] / MOST_PLACES) if flat.shape[1] > MOST_PLACES else 4
-    return F.pad(flat, (0, -flat.shape[1] % piece)).unflatten(1, (-1, piece))
+    padded: Tensor = F.pad(flat, (0, -flat.shape[1] % piece))
+    return padded.reshape(len(padded), -1, piece)

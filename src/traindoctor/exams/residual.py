@@ -31,8 +31,9 @@ def residual(patient: Patient) -> Mapping[str, Any]:
 
     def counts(ref: Ref | None, op: Op) -> bool:
         """Of the first micro-batch, on the way from the batch to the loss: a pass that was given up leads nowhere."""
-        way = ref is not None and op.segment == 0 and structure.of_data(ref)
-        return way and any(structure.depends(root, ref) for root in roots)
+        if ref is None or op.segment != 0 or not structure.of_data(ref):
+            return False
+        return any(structure.depends(root, ref) for root in roots)
 
     segment = [a for a in structure.attentions if counts(a.output, a.op)]
     if not segment:

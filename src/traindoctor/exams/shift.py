@@ -61,7 +61,7 @@ def shift(patient: Patient) -> Mapping[str, Any]:
 def describe(tape: StepTape, ends: Ends) -> dict[str, Any]:
     found = ends.alignment
     loss = ends.loss
-    row = {
+    row: dict[str, Any] = {
         "input": ends.tokens.weight or "frozen table",
         "line": loss.line,
         "kind": loss.kind,

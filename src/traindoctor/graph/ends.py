@@ -52,6 +52,7 @@ class Ends:
 
     @cached_property
     def index(self) -> Tensor:
+        assert self.tokens.index is not None  # an input is known by it
         return self.tokens.index.detach().cpu().long()
 
     @property

@@ -14,13 +14,16 @@ from torch import Tensor
 from traindoctor.tape.execute import replay
 
 if TYPE_CHECKING:
-    from traindoctor.tape.ops import Op
+    from traindoctor.tape.ops import Op, Ref
     from traindoctor.tape.tape import StepTape
 
 
 def late_writes(tape: StepTape) -> list[Op]:
     """Writes, before the backward pass, into what the loss was made of, that the loss itself no longer sees."""
-    storage = lambda ref: tape.geometry[ref.index].storage  # noqa: E731
+
+    def storage(ref: Ref) -> int:
+        return tape.geometry[ref.index].storage
+
     way = tape.needed(root.ref for root in tape.roots if root.ref is not None)
     touched = {storage(ref) for op in way for ref in (*op.inputs, *op.outputs) if ref is not None}
     touched -= {storage(leaf.ref) for leaf in tape.parameters.values()}

@@ -54,8 +54,8 @@ class Structure:
         self._written: dict[int, int] = {}
         for op in tape.ops:
             bits = 0
-            for ref in op.inputs:
-                bits |= self.above(ref) | 1 << ref.index
+            for source in op.inputs:
+                bits |= self.above(source) | 1 << source.index
             for ref in (*op.outputs, *op.writes):
                 if ref is not None:
                     self._above[ref] = self._above.get(ref, 0) | (bits & ~(1 << ref.index))
@@ -86,8 +86,8 @@ class Structure:
     def data_bits(self) -> int:
         """Everything that comes of the batch: its tensors and the look-ups by it."""
         bits = 0
-        for ref in self.tape.data:
-            bits |= 1 << ref.index
+        for given in self.tape.data:
+            bits |= 1 << given.index
         for op in self.tape.ops:
             if op.kind in EMBEDDINGS:
                 for ref in op.outputs:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -94,7 +95,8 @@ class CollectiveWriter:
         self._waiting.clear()
 
     def asked(self, request: Callable[[], Request]) -> Heard | None:
-        return self._guarded(lambda: self._asked(request()))
+        heard: Heard | None = self._guarded(lambda: self._asked(request()))
+        return heard
 
     def issued(self, heard: Heard, work: Any) -> None:
         if work is None:  # the backend has waited already
@@ -111,7 +113,7 @@ class CollectiveWriter:
     def waited(self, work: Any) -> None:
         _, done = self._waiting.pop(id(work), (None, []))
         for heard in done:
-            self._guarded(lambda heard=heard: self._complete(heard))
+            self._guarded(partial(self._complete, heard))
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
         recorder = self.recorder

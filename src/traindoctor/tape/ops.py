@@ -37,7 +37,7 @@ class Geometry:
 
     @classmethod
     def of(cls, tensor: Tensor, storage: int) -> Geometry:
-        return cls(storage, tuple(tensor.size()), tensor.stride(), tensor.storage_offset())
+        return cls(storage, tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()))
 
 
 @dataclass(eq=False)

@@ -108,7 +108,7 @@ class TapeRunner:
                 last_use[ref] = number
         dying: dict[int, list[Ref]] = {}
         for ref, number in last_use.items():
-            if ref not in wanted and self.tape.name_of(ref) is None:
+            if ref is not None and ref not in wanted and self.tape.name_of(ref) is None:
                 dying.setdefault(number, []).append(ref)
         for number, op in enumerate(ops):
             while moments and op.number >= moments[-1]:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from traindoctor.events import BackwardBegin, BackwardEnd, ScalarRead
 from traindoctor.ground.names import Names
 from traindoctor.ground.torch_private import EnableTorchFunction
-from traindoctor.tape.recorder import MAX_BYTES, StepRecorder
+from traindoctor.tape.draft import MAX_BYTES
+from traindoctor.tape.recorder import StepRecorder
 from traindoctor.tape.tape import StepTape
 
 

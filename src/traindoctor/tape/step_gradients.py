@@ -43,7 +43,7 @@ class Meeting:
     def parallel(self) -> bool:
         """The same direction, to the rounding of one multiplication (clipping shortens all gradients alike)."""
         sizes = (self.now * self.then) ** 0.5
-        return sizes > 0 and self.dot >= (1 - PARALLEL) * sizes
+        return bool(sizes > 0 and self.dot >= (1 - PARALLEL) * sizes)
 
 
 class StepGradients:
