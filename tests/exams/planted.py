@@ -209,7 +209,7 @@ def call_bound() -> Patient:
 
 def work_bound() -> Patient:
     """One wide layer over many places: a batch has the same work to do as its examples."""
-    return one_by_one(nn.Linear(512, 512), 128, 512)
+    return one_by_one(nn.Linear(256, 256), 512, 256)
 
 
 def acting(how: str) -> Patient:

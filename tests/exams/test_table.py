@@ -271,10 +271,14 @@ def _runs_end() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is timed is timed by its own CPU time: other programs on the machine must not decide a row."""
+def _own_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is timed is timed by its own CPU time, in one thread: other programs on the machine must not decide a row."""
     clock = SimpleNamespace(perf_counter=time.process_time)
     monkeypatch.setattr(batched_forward, "time", clock)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("name", ROWS)
