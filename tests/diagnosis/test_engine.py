@@ -7,6 +7,7 @@ import pytest
 from traindoctor.checks import BY_SLUG, CHECKS, laws
 from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome, check, evidence
 from traindoctor.diagnosis import diagnose, examine, explain, overhead_percent, wanted
+from traindoctor.diagnosis.engine import unmade
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import ExamResult, Record, make_record
 
@@ -129,6 +130,15 @@ def test_a_later_stage_is_asked_again_and_judged_by_itself() -> None:
     assert asked.wants == "sharing"
     assert isinstance(outcome(True), Clear)
     assert isinstance(outcome(False), Finding)
+
+
+@pytest.mark.parametrize(("values", "left"), [({"too_early": True}, ("zero_factors",)), ({}, ())])
+def test_what_was_too_early_and_had_no_later_step_was_not_made(
+    values: dict[str, bool], left: tuple[str, ...]
+) -> None:
+    record = make_record(exams=[ExamResult("zero_factors", 0, "refused", values, "too early")])
+    asked = NotJudged("init-too-small", "asked again later", wants="zero_factors")
+    assert unmade(record, [asked]) == left
 
 
 def test_a_run_for_which_there_was_no_time_is_told_with_the_command() -> None:

@@ -75,7 +75,11 @@ def diagnose(
 def unmade(record: Record, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """Exams that there was no time for, and those that were to be made once more on a later step, and were not."""
     asked = {one.wants for one in outcomes if isinstance(one, NotJudged) and one.wants is not None}
-    again = {name for name in asked if (made := record.exam(name)) is not None and made.done}
+    again = {
+        name
+        for name in asked
+        if (made := record.exam(name)) is not None and (made.done or made.values.get("too_early"))
+    }
     return (*(record.fact("doctor.unmade") or ()), *sorted(again))
 
 

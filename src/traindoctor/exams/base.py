@@ -28,6 +28,10 @@ class NotPossible(Exception):
     """There is something to test, and it cannot be; the message is the reason, in one sentence."""
 
 
+class TooEarly(NotPossible):
+    """A later step will tell; where none comes, the test was not made."""
+
+
 @dataclass(frozen=True)
 class Exam:
     """One test. `cost` is a first guess in training steps' time; the doctor learns the real one.
@@ -69,7 +73,8 @@ class Exam:
             took = time.perf_counter() - begin
             if isinstance(reason, NotApplicable):
                 return ExamResult(self.name, step, "not-applicable", {}, str(reason), took)
-            return ExamResult(self.name, step, "refused", {}, str(reason), took)
+            early = {"too_early": True} if isinstance(reason, TooEarly) else {}
+            return ExamResult(self.name, step, "refused", early, str(reason), took)
         except Exception as error:  # the border between the user's run and our tests
             text = f"{type(error).__name__}: {error}"
             return ExamResult(self.name, step, "failed", {}, text, time.perf_counter() - begin)

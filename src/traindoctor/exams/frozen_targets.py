@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.base import TooEarly, exam
 from traindoctor.graph.origins import depends_on
 from traindoctor.probes.eval_dropout import drops
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
@@ -46,7 +46,7 @@ def frozen_targets(patient: Patient) -> Mapping[str, Any]:
         if tape.step - step >= APART and same_shapes(own, theirs := weights(other))
     ]
     if not others:
-        raise NotPossible(f"the model behind the targets was not seen {APART} steps apart")
+        raise TooEarly(f"the model behind the targets was not seen {APART} steps apart")
     return {
         **values,
         "unchanged": all(torch.equal(a, b) for a, b in zip(own, others[0])),

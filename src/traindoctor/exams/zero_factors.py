@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.base import TooEarly, exam
 from traindoctor.experiment.at_rest import at_rest, no_gradient, trained
 from traindoctor.tape.execute import replay
 
@@ -34,7 +34,7 @@ def zero_factors(patient: Patient) -> Mapping[str, Any]:
     in a replay of the same step in which nothing is changed but that they are not zero."""
     tape, first = patient.tape, patient.first_tape
     if tape is None or first is None or tape.step < SETTLED:
-        raise NotPossible("too early: what starts at zero may still begin to move")
+        raise TooEarly("too early: what starts at zero may still begin to move")
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
     asleep = set(at_rest(first))
