@@ -41,12 +41,17 @@ class Background:
 
     def stop(self) -> bool:
         """Waits for work that is under way; whether it was running."""
-        if not self._alive:
-            return False
-        self._alive = False
-        self._bell.release()
-        self._gone.acquire(timeout=PATIENCE_SECONDS)
-        return True
+        running = self._ring()
+        if running:
+            self._gone.acquire(timeout=PATIENCE_SECONDS)
+        return running
+
+    def _ring(self) -> bool:
+        """Tells it to end; whether it was running."""
+        running, self._alive = self._alive, False
+        if running:
+            self._bell.release()
+        return running
 
     def _run(self, bell: _thread.LockType, gone: _thread.LockType) -> None:
         try:
@@ -73,7 +78,11 @@ def _handle_forks() -> None:
 
 
 def _pause() -> None:
-    _paused.extend(one for one in list(_all) if one.stop())
+    """All are told first and waited for together: however many there are, a fork is not held up for longer."""
+    _paused.extend(one for one in list(_all) if one._ring())
+    until = time.monotonic() + PATIENCE_SECONDS
+    for one in _paused:
+        one._gone.acquire(timeout=max(0.0, until - time.monotonic()))
 
 
 def _go_on() -> None:
