@@ -13,7 +13,7 @@ from statistics import median
 
 # A compile or an evaluation inside a step must not become credit: at most this many ordinary steps' worth.
 LONG_STEP = 3.0
-# A step this short earns no more than EARNS_AS seconds do: a share of it would hardly be felt, but 100 steps a second are.
+# A step shorter than SHORT_STEP seconds may cost no more than one of EARNS_AS seconds, whatever its share would be.
 SHORT_STEP, EARNS_AS = 0.05, 0.01
 # Steps after which their median says what an ordinary one is.
 ORDINARY = 5

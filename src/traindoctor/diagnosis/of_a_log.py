@@ -39,7 +39,7 @@ def logged_steps(record: Record) -> int:
 
 
 def of_curves(outcome: Outcome) -> Outcome:
-    """The same from curves alone: a finding is possible at most, and what is open stays open whatever the log goes on with."""
+    """The same from curves alone: a finding is possible at most, and what was not judged is what a log does not show."""
     if isinstance(outcome, NotJudged):
         return NotJudged(outcome.cause, "a log does not show this", why="not-measured")
     if not isinstance(outcome, Finding):

@@ -245,7 +245,7 @@ def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
         )
         return text, "let it train longer"
     if run.heard is not None and run.heard < run.enough_steps:
-        text = f"the budget allowed to listen to {run.heard} of {_steps(run.steps)}; {run.enough_steps} are needed"
+        text = f"the budget left time for only {run.heard} of {_steps(run.steps)}; {run.enough_steps} are needed"
         return text, more_budget(run.command)
     essential = [one for one in made.not_judged if one.cause in ESSENTIAL]
     if essential:

@@ -29,7 +29,7 @@ from traindoctor.experiment.stepper import Stepper
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import value_of
 from traindoctor.graph.sites import LossSite
-from traindoctor.tape.execute import replay
+from traindoctor.tape.execute import Replay, replay
 from traindoctor.tape.operators import CLASS_LOSSES
 from traindoctor.tape.ops import Ref
 from traindoctor.tape.tape import StepTape
@@ -273,14 +273,7 @@ class Plan:
     def _gradients(
         self, parameters: Mapping[str, Tensor], log: StepLog
     ) -> tuple[float, dict[str, Tensor | None]]:
-        replayed = replay(
-            self.data.tape_for(log),
-            parameters=self._on_tape(parameters),
-            batch=self.data.batch(log),
-            substitute=self.data.substitute(log),
-            random=log.random or None,
-            gradients=True,
-        )
+        replayed = self._replayed(parameters, log, gradients=True)
         scale = self._scale
         loss = float(replayed.loss.detach()) / scale / self.unit
         gradients = replayed.gradients()
@@ -289,35 +282,34 @@ class Plan:
         return loss, gradients
 
     def _judge(self, parameters: Mapping[str, Tensor]) -> float:
-        total = 0.0
-        for log in self.held_out:
-            replayed = replay(
-                self.data.tape_for(log),
-                parameters=self._on_tape(parameters),
-                batch=self.data.batch(log),
-                substitute=self.data.substitute(log),
-                random=log.random or None,
-            )
-            total += float(replayed.loss.detach()) / self._scale / self.unit
-        return total / len(self.held_out)
+        losses = [float(self._replayed(parameters, log).loss.detach()) for log in self.held_out]
+        return sum(losses) / self._scale / self.unit / len(losses)
 
     def _logits(self, parameters: Mapping[str, Tensor], log: StepLog, ref: Ref) -> Tensor:
-        replayed = replay(
+        return self._replayed(parameters, log, want=(ref,))[ref]
+
+    def _replayed(
+        self,
+        parameters: Mapping[str, Tensor],
+        log: StepLog,
+        *,
+        gradients: bool = False,
+        want: Sequence[Ref] = (),
+    ) -> Replay:
+        """A kept step with these weights."""
+        return replay(
             self.data.tape_for(log),
-            parameters=self._on_tape(parameters),
+            parameters={n: p for n, p in parameters.items() if n in self.tape.parameters},
             batch=self.data.batch(log),
             substitute=self.data.substitute(log),
             random=log.random or None,
-            want=(ref,),
+            gradients=gradients,
+            want=want,
         )
-        return replayed[ref]
 
     @property
     def _scale(self) -> float:
         return self.tape.roots[0].scale
-
-    def _on_tape(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: p for name, p in parameters.items() if name in self.tape.parameters}
 
     def _by_hand(
         self, gradients: dict[str, Tensor | None], change: Change

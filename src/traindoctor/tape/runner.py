@@ -258,7 +258,7 @@ class TapeRunner:
         shapes = [self.tape.geometry[ref.index].size for ref in refs]
         if self.dtype is not None or shapes != [tuple(t.shape) for t in tensors_in(given)]:
             raise ReplayError(
-                f"{call.name} computes by addresses and is only called on tensors like the script's"
+                f"{call.name} works on raw memory, so it is only called with the shapes and dtypes of the script"
             )
 
 
