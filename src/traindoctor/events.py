@@ -134,6 +134,8 @@ class StepEnd:
     optimizer: torch.optim.Optimizer
     step: int
     seconds: float
+    inside: Sequence[tuple[torch.optim.Optimizer, Sequence[float]]] = ()
+    """Optimizers that it stepped itself, with the rates they used."""
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ def test_a_script_cannot_tell_the_difference(folder: Path, arguments: tuple[str,
 def test_a_module_cannot_either(folder: Path) -> None:
     package = folder / "package"
     package.mkdir()
-    (package / "__init__.py").touch()
+    (package / "__init__.py").write_text("import sys; print('while imported', sys.argv)")
     (package / "__main__.py").write_text(
         "import sys; from package import job; print(__name__, __package__, sys.argv)"
     )
@@ -59,6 +59,10 @@ def test_a_module_cannot_either(folder: Path) -> None:
         bare = run_python(folder, "-m", name, "--flag", "x")
         ours = run_python(folder, "-m", "traindoctor", "run", "-m", name, "--flag", "x")
         assert (ours.out, ours.status) == (bare.out, bare.status)
+    (package / "__init__.py").write_text("import nothing_of_that_name")
+    broken = run_python(folder, "-m", "traindoctor", "run", "-m", "package.job")
+    assert broken.status == run_python(folder, "-m", "package.job").status == 1
+    assert "No module named 'nothing_of_that_name'" in broken.err
 
 
 def test_tracebacks_are_the_scripts_own(tmp_path: Path) -> None:

@@ -170,6 +170,53 @@ def test_leaks_are_found_and_located(examine: Examine, mask: str) -> None:
     assert pair["leaking_module"] == "attention.0"
 
 
+def split_rows(model: nn.Module, ids: Tensor, size: int) -> list[Tensor]:
+    scores, targets = model(ids[:, :T]).flatten(0, 1), ids[:, 1 : T + 1].flatten()
+    pieces = zip(scores.split(size), targets.split(size))
+    return [F.cross_entropy(*piece, reduction="sum") for piece in pieces]
+
+
+def sliced_rows(model: nn.Module, ids: Tensor, size: int) -> list[Tensor]:
+    scores, targets = model(ids[:, :T]).flatten(0, 1), ids[:, 1 : T + 1].flatten()
+    return [
+        F.cross_entropy(scores[i : i + size], targets[i : i + size], reduction="sum")
+        for i in range(0, B * T, size)
+    ]
+
+
+def place_by_place(model: nn.Module, ids: Tensor, size: int) -> list[Tensor]:
+    scores = model(ids[:, :T])
+    return [
+        F.nll_loss(scores[:, t].log_softmax(-1), ids[:, t + 1], reduction="sum") for t in range(T)
+    ]
+
+
+def head_by_pieces(model: nn.Module, ids: Tensor, size: int) -> list[Tensor]:
+    """The scores of all places are never in memory at once."""
+    head, model.head = model.head, nn.Identity()
+    hidden, targets = model(ids[:, :T]).flatten(0, 1), ids[:, 1 : T + 1].flatten()
+    model.head = head
+    number = -(-B * T // size)
+    pieces = zip(hidden.chunk(number), targets.chunk(number))
+    return [F.cross_entropy(head(h), y, reduction="sum") for h, y in pieces]
+
+
+@pytest.mark.parametrize("size", [T, 2 * T, 9, B])
+@pytest.mark.parametrize("pieces", [split_rows, sliced_rows, place_by_place, head_by_pieces])
+def test_a_loss_taken_piece_by_piece_is_one_loss(
+    examine: Examine, pieces: Callable[[nn.Module, Tensor, int], list[Tensor]], size: int
+) -> None:
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        return torch.stack(pieces(model, ids, size)).sum() / (B * T)
+
+    sound, leaky = (examine(Model(mask=mask), loss) for mask in ("causal", "none"))
+    assert [pair["expects_causal"] for pair in dependence(sound).values["pairs"]] == [True]
+    assert first(sound, dependence)["future"] == 0.0
+    assert first(leaky, dependence)["future"] > 1e-3
+    result = dict(shift(sound).values)
+    assert isinstance(targets_misaligned(make_record(exams={"shift": result})), Clear)
+
+
 def test_a_prefix_that_does_not_count_may_see_ahead(examine: Examine) -> None:
     class Prefix(Model):
         pass

@@ -67,6 +67,7 @@ OPTIMIZERS = (
     Row(program="optimizers/in_backward", slow=True),
     Row(program="optimizers/sparse_adam", slow=True),
     Row(program="optimizers/ema"),
+    Row(program="optimizers/container", exams=True),
 )
 MODELS = (
     Row(program="models/language_model", exams=True, steps=60),
@@ -95,6 +96,7 @@ NUMERICS = (
     Row(program="numerics/bf16_parameters", exams=True, slow=True),
     Row(program="numerics/complex_parameters", exams=True),
     Row(program="numerics/nested_tensors", slow=True),
+    Row(program="numerics/without_data", exams=True, steps=12),
     Row(program="numerics/deterministic", exams=True),
     Row(program="numerics/inference_mode", slow=True),
 )
@@ -105,6 +107,8 @@ COMPILERS = (
     Row(program="compilers/export", exams=True),
     Row(program="compilers/compile_breaks", arguments=("eager",), slow=True),
     Row(program="compilers/compile_breaks", arguments=("aot_eager",), exams=True),
+    Row(program="compilers/compile_inside", arguments=("module",), slow=True),
+    Row(program="compilers/compile_inside", arguments=("function",)),
     Row(program="compilers/compile_whole", arguments=("aot_eager",), slow=True),
     Row(program="compilers/compile_whole", arguments=("inductor",), slow=True),
     Row(program="compilers/compile_whole", arguments=("inductor", "reduce-overhead"), cpu=False),

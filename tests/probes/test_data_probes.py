@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -208,6 +209,19 @@ def test_numbers_in_order_are_told_from_numbers_dealt_at_random(
     assert found[0][0] > 50
     assert found[0][1] > 4
     assert max(map(abs, found[1])) < 4
+
+
+def test_targets_of_a_text_that_was_looked_up_unheard_are_no_labels(tmp_path: Path) -> None:
+    """A compiled model: its arguments are seen, its look-ups are not; the loss is taken over pieces of the text."""
+    steps = []
+    for step in range(25):
+        x, logits = torch.randint(0, 64, (4, 16)), torch.randn(16, 4)
+        begin, _, _, *rest = events(x, logits, torch.full((16,), step // 4 % 4))
+        steps.append([begin, *rest])
+    assert not run(tmp_path / "text", LabelOrder(), steps).has("order.label_z")
+    for step in steps:
+        step[0] = dataclasses.replace(step[0], args=(torch.randn(16, 7),))
+    assert run(tmp_path / "features", LabelOrder(), steps)["order.label_z"].last > 50
 
 
 def test_contrastive_targets_have_no_order(tmp_path: Path) -> None:

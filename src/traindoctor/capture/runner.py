@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib.util
 import os
 import signal
@@ -43,38 +44,52 @@ def run_script(script: str, arguments: Sequence[str], finish: Callable[[int | st
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = str(Path(full).resolve().parent)
-    return _execute(code, module, finish)
+    return _execute(functools.partial(exec, code, vars(module)), finish)
 
 
 def run_module(name: str, arguments: Sequence[str], finish: Callable[[int | str], None]) -> int:
     """Runs `-m name` as Python does."""
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
+    return _execute(functools.partial(_module, name, arguments), finish)
+
+
+class _CannotRun(Exception):
+    """There is nothing to run: not a failure of the user's code."""
+
+
+def _module(name: str, arguments: Sequence[str]) -> None:
+    sys.argv = ["-m", *arguments]  # what the packages above it see while they are imported
     spec = _find(name)
     loader: Any = spec.loader
     try:
         code = loader.get_code(spec.name)
     except SyntaxError as error:
-        raise TraindoctorError(f"{name} is not valid Python: {error}") from None
+        raise _CannotRun(f"{name} is not valid Python: {error}") from None
     if code is None or spec.origin is None:
-        raise TraindoctorError(f"the module {name!r} has no Python code to run")
+        raise _CannotRun(f"the module {name!r} has no Python code to run")
     module = _fresh_main(file=spec.origin)
     module.__spec__ = spec
     module.__package__ = spec.parent
     module.__loader__ = loader
     sys.argv = [spec.origin, *arguments]
-    return _execute(code, module, finish)
+    exec(code, vars(module))
 
 
 def _find(name: str) -> ModuleSpec:
+    """Imports the packages above the module; what fails inside them is the user's to see."""
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
             spec = importlib.util.find_spec(f"{name}.__main__")
-    except (ImportError, ValueError) as error:
-        raise TraindoctorError(f"cannot find the module {name!r}: {error}") from None
+    except ImportError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise _CannotRun(f"cannot find the module {name!r}: {error}") from None
+    except ValueError as error:
+        raise _CannotRun(f"cannot find the module {name!r}: {error}") from None
     if spec is None or spec.loader is None:
-        raise TraindoctorError(f"there is no module {name!r} to run; check the name and the path")
+        raise _CannotRun(f"there is no module {name!r} to run; check the name and the path")
     return spec
 
 
@@ -103,15 +118,15 @@ def _fresh_main(*, file: str) -> types.ModuleType:
     return module
 
 
-def _execute(
-    code: types.CodeType, module: types.ModuleType, finish: Callable[[int | str], None]
-) -> int:
+def _execute(run: Callable[[], object], finish: Callable[[int | str], None]) -> int:
     process = os.getpid()
     interrupted = False
     ended: int | str
     try:
-        exec(code, vars(module))
+        run()
         ended = status = 0
+    except _CannotRun as error:
+        raise TraindoctorError(str(error)) from None
     except SystemExit as request:
         ended = status = _exit_status(request)
     except KeyboardInterrupt as error:

@@ -261,7 +261,7 @@ def scale_of(structure: Structure, scores: Ref) -> tuple[float | None, int | Non
 
 
 def leads_to_product(structure: Structure, ref: Ref) -> bool:
-    return any(op.kind in PRODUCTS for op in structure.up(ref))
+    return any(op.kind in PRODUCTS for _, op in structure.up(ref))
 
 
 def walk_scale(structure: Structure, ref: Ref) -> tuple[float, Ref]:

@@ -288,7 +288,7 @@ def locate(
 def named(what: str, structure: Structure, op: Op) -> dict[str, Any]:
     """The op, or what it is only another shape of."""
     source = op
-    for above in structure.up(op.inputs[0]) if op.kind in PASSING_ON and op.inputs else ():
+    for _, above in structure.up(op.inputs[0]) if op.kind in PASSING_ON and op.inputs else ():
         source = above
         if above.kind not in PASSING_ON:
             break

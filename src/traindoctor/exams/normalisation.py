@@ -254,7 +254,7 @@ def mean_under_root(structure: Structure, op: Op) -> Op | None:
     source = next((a for a in op.args if isinstance(a, Ref)), None)
     if op.kind not in ROOTS or source is None:
         return None
-    for above in structure.up(source):
+    for _, above in structure.up(source):
         if above.kind == "mean":
             return above
         if above.kind not in UNDER_ROOT:

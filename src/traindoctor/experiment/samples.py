@@ -93,6 +93,8 @@ class Sample:
     tokens: list[HostCopy] = field(default_factory=list)
     dense: HostCopy | None = None
     """The first floating-point argument of the model, thinned, where nothing was embedded."""
+    lengths: frozenset[int] = frozenset()
+    """Of the tensors that the model was given."""
 
     @property
     def binary(self) -> bool:
@@ -132,6 +134,7 @@ class Samples:
     def __init__(self) -> None:
         self._tokens: list[HostCopy] = []
         self._dense: HostCopy | None = None
+        self._lengths: set[int] = set()
         self._now: list[Sample] = []
         self._waiting: list[tuple[int, list[Sample]]] = []
 
@@ -139,6 +142,9 @@ class Samples:
         match event:
             case ForwardBegin():
                 # A loss module is a forward of its own: it keeps what the model's has left.
+                if event.wants_grad:
+                    given = tensors_in((event.args, event.kwargs))
+                    self._lengths |= {len(x) for x in given if x.ndim and x.grad_fn is None}
                 if self._dense is None and not self._tokens and event.wants_grad:
                     for tensor in dense_arguments(event.args, event.kwargs):
                         self._dense = host_copy(thinned(tensor))
@@ -182,6 +188,7 @@ class Samples:
                 target=host_copy(event.target),
                 tokens=list(self._tokens),
                 dense=None if self._tokens else self._dense,
+                lengths=frozenset(self._lengths),
             )
         )
         if not event.wants_grad:
@@ -189,6 +196,7 @@ class Samples:
 
     def _forget(self) -> None:
         self._tokens.clear()
+        self._lengths.clear()
         self._dense = None
 
 

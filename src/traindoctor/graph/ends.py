@@ -27,7 +27,7 @@ from traindoctor.graph.alignment import (
 )
 from traindoctor.graph.input_sites import input_sites
 from traindoctor.graph.loss_sites import loss_sites
-from traindoctor.graph.picked import unpicked
+from traindoctor.graph.picked import in_one_piece, unpicked
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 
@@ -153,22 +153,38 @@ class Ends:
 def find_ends(tape: StepTape, structure: Structure | None = None) -> list[Ends]:
     """Each loss with each look-up of data that it depends on; the first micro-batch's only."""
     structure = structure or Structure(tape)
+    sites = [site for site in input_sites(tape) if _has_tokens(site)]
     found = []
     for loss in loss_sites(tape):
-        for site in input_sites(tape):
-            index = site.index
-            if site.kind != "data" or index is None or index.ndim == 0:
-                continue
-            if looks_like_positions(index.detach().cpu().long().numpy()):
-                continue
+        for site in sites:
             made = site.op.outputs[0]
             if made is not None and structure.depends(loss.logits, made):
-                whole = laid_out(tape, structure, loss, index.numel())
-                found.append(Ends(whole, site, structure.shape(whole.logits)))
-    if not found:
-        return []
-    first = found[0].loss.op.segment
-    return [ends for ends in found if ends.loss.op.segment == first]
+                found.append((loss, site))
+    first = [pair for pair in found if pair[0].op.segment == found[0][0].op.segment]
+    return [
+        Ends(loss, site, structure.shape(loss.logits))
+        for loss, site in _whole_losses(tape, structure, first)
+    ]
+
+
+def _has_tokens(site: InputSite) -> bool:
+    if site.kind != "data" or site.index is None or site.index.ndim == 0:
+        return False
+    return not looks_like_positions(site.index.detach().cpu().long().numpy())
+
+
+def _whole_losses(
+    tape: StepTape, structure: Structure, found: Sequence[tuple[LossSite, InputSite]]
+) -> list[tuple[LossSite, InputSite]]:
+    """Losses over all places of their look-up; those that were taken piece by piece are one."""
+    pieces: dict[object, list[tuple[LossSite, InputSite]]] = {}
+    for number, (loss, site) in enumerate(found):
+        assert site.index is not None
+        whole = laid_out(tape, structure, loss, site.index.numel())
+        # Only what was laid out can be a piece: other losses on the same scores are losses of their own.
+        key = number if whole is loss else (whole.logits, loss.kind, loss.line, id(site))
+        pieces.setdefault(key, []).append((whole, site))
+    return [(in_one_piece([loss for loss, _ in all_]), all_[0][1]) for all_ in pieces.values()]
 
 
 def laid_out(tape: StepTape, structure: Structure, loss: LossSite, places: int) -> LossSite:

@@ -1,4 +1,4 @@
-"""Losses over picked places: `logits[mask]`, `hidden.index_select(...)`. Which place of the batch is each row of?
+"""Losses over picked places: `logits[mask]`, `logits.split(128)`. Which place of the batch is each row of?
 
 Legend: B rows, T places, N picked ones. The picking op is run again on numbers of places instead of activations:
 whatever way it picks, its result says which were picked.
@@ -7,6 +7,7 @@ whatever way it picks, its result says which were picked.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import torch
 from traindoctor.errors import ReplayError
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import PICKING_PLACES
-from traindoctor.tape.ops import Op
+from traindoctor.tape.ops import Op, Ref
 
 if TYPE_CHECKING:
     from traindoctor.graph.sites import LossSite
@@ -34,16 +35,23 @@ def unpicked(tape: StepTape, structure: Structure, loss: LossSite, places: int) 
     N = len(loss.targets)
     if loss.class_dim is None or loss.targets.ndim != 1 or not 0 < N < places:
         return None
-    for op in structure.up(loss.logits):
-        if op.kind in PICKING_PLACES and _picks(structure, op, N, places):
-            rows = _rows(tape, op, N, places)
+    for out, op in structure.up(loss.logits):
+        if op.kind in PICKING_PLACES and _picks(structure, op, out, N, places):
+            rows = _rows(tape, op, out, N, places)
             return None if rows is None else _laid(loss, structure, op, rows, places)
     return None
 
 
-def _picks(structure: Structure, op: Op, N: int, places: int) -> bool:
-    out = op.outputs[0]
-    if out is None or not op.inputs:
+def in_one_piece(sites: Sequence[LossSite]) -> LossSite:
+    """Parts of one loss, each laid over all places: a loss that was taken piece by piece to save memory."""
+    targets, valid = sites[0].targets.clone(), sites[0].valid.clone()
+    for site in sites[1:]:
+        targets[site.valid], valid[site.valid] = site.targets[site.valid], True
+    return replace(sites[0], targets=targets, valid=valid)
+
+
+def _picks(structure: Structure, op: Op, out: Ref, N: int, places: int) -> bool:
+    if not op.inputs:
         return False
     source, made = structure.shape(op.inputs[0]), structure.shape(out)
     if len(source) < 2 or len(made) < 2 or source[-1] != made[-1]:
@@ -51,10 +59,9 @@ def _picks(structure: Structure, op: Op, N: int, places: int) -> bool:
     return math.prod(source[:-1]) == places and math.prod(made[:-1]) == N
 
 
-def _rows(tape: StepTape, op: Op, N: int, places: int) -> torch.Tensor | None:
+def _rows(tape: StepTape, op: Op, out: Ref, N: int, places: int) -> torch.Tensor | None:
     """(N,) the number of the place that each picked row is of."""
-    source, out = op.inputs[0], op.outputs[0]
-    assert out is not None
+    source = op.inputs[0]
     size = tape.geometry[source.index].size
     numbers = torch.arange(places, dtype=torch.float64).reshape(*size[:-1], 1).expand(size)
     try:

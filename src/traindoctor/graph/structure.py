@@ -246,14 +246,14 @@ class Structure:
             return float(constant)
         return None
 
-    def up(self, ref: Ref) -> Iterator[Op]:
-        """From a value upwards along its data operand, op by op."""
+    def up(self, ref: Ref) -> Iterator[tuple[Ref, Op]]:
+        """From a value upwards along its data operand: each value with the op that made it."""
         producer = self.tape.producer
         seen: set[Ref] = set()
         while ref in producer and ref not in seen:
             seen.add(ref)
             op = producer[ref]
-            yield op
+            yield ref, op
             above = [r for r in op.inputs if self.of_data(r)]
             if len(above) != 1:
                 return

@@ -37,14 +37,32 @@ def is_compiled(module: nn.Module) -> bool:
     return "_orig_mod" in module._modules or vars(module).get("_compiled_call_impl") is not None
 
 
-def any_compiled(root: nn.Module) -> bool:
-    return any(is_compiled(module) for module in root.modules())
+_compiled_functions = 0
+
+
+def function_compiled() -> None:
+    """The script compiled a function: any module may call it."""
+    global _compiled_functions
+    _compiled_functions += 1
+
+
+def may_run_compiled(root: nn.Module) -> bool:
+    """A mode of ours around compiled code would make torch compile it again."""
+    return _compiled_functions > 0 or any(is_compiled(module) for module in root.modules())
 
 
 def local(tensor: Tensor) -> Tensor:
     """This rank's part of a DTensor; any other tensor as it is."""
     to_local = getattr(tensor, "to_local", None)
     return to_local() if to_local is not None and hasattr(tensor, "placements") else tensor
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Not of the meta device, and not the whole of a sharded parameter whose memory was given back."""
+    part = local(tensor)
+    if part.is_meta:
+        return False
+    return part.layout != torch.strided or not part.numel() or part.untyped_storage().nbytes() > 0
 
 
 def sharded(tensors: Iterable[Tensor]) -> bool:
@@ -149,10 +167,10 @@ class Names:
         return found[1]
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """All named parameters that still exist."""
+        """All named parameters that still exist and have values now."""
         for weak, name, kind in list(self._tensors.values()):
             tensor = weak()
-            if tensor is not None and kind == "parameter":
+            if tensor is not None and kind == "parameter" and has_values(tensor):
                 yield name, tensor
 
     def tensor(self, name: str) -> Tensor | None:

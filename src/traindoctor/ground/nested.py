@@ -22,6 +22,11 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
     return leaves_in(tree, Tensor)
 
 
+def without_data(tree: Any) -> bool:
+    """Tensors of the meta device, or those of a pass that only counts operations: shapes, and no values."""
+    return any(tensor.is_meta or hasattr(tensor, "fake_mode") for tensor in tensors_in(tree))
+
+
 def leaves_in(tree: Any, kind: type[Leaves]) -> Iterator[Leaves]:
     """Without recursion: an argument of an autograd.Function may be any object, a list that holds itself among them.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.ground.border import border
-from traindoctor.ground.names import any_compiled
+from traindoctor.ground.names import may_run_compiled
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
 
@@ -60,7 +60,7 @@ class Activations:
 
     def _hook(self, root: torch.nn.Module) -> None:
         modules = [m for m in root.modules() if not isinstance(m, torch.jit.ScriptModule)]
-        if any_compiled(root):
+        if may_run_compiled(root):
             return
         for module in modules[:MOST_MODULES]:
             if measurable(module):

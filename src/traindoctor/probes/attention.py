@@ -18,7 +18,7 @@ from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.ground import frames
 from traindoctor.ground.border import border
 from traindoctor.ground.mode_stack import take_from_stack
-from traindoctor.ground.names import any_compiled
+from traindoctor.ground.names import may_run_compiled
 from traindoctor.ground.nested import tensors_in
 from traindoctor.ground.quiet import active
 from traindoctor.ground.unseen import handed_on
@@ -65,8 +65,7 @@ class Attention:
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin):
             begins = due and event.wants_grad and event.training and not self._done
-            # A mode around a compiled call would make torch compile again.
-            if begins and self._listener is None and not any_compiled(event.module):
+            if begins and self._listener is None and not may_run_compiled(event.module):
                 self._listener = Listener(self.names)
                 self._listener.__enter__()  # type: ignore[no-untyped-call]
         elif isinstance(event, ForwardEnd) and self._listener is not None:

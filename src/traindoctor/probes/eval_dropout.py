@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.ground.border import border
 from traindoctor.ground.mode_stack import take_from_stack
+from traindoctor.ground.names import may_run_compiled
 from traindoctor.ground.unseen import handed_on
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
@@ -65,11 +66,8 @@ class EvalDropout:
 
 
 def evaluates(module: torch.nn.Module) -> bool:
-    """Every part is in evaluation mode, and none is compiled: compiled code must not see a mode of ours."""
-    return not any(
-        part.training or getattr(part, "_compiled_call_impl", None) is not None
-        for part in module.modules()
-    ) and not hasattr(module, "_orig_mod")
+    """Every part is in evaluation mode, and none is compiled."""
+    return not may_run_compiled(module) and not any(part.training for part in module.modules())
 
 
 class Listener(TorchFunctionMode):

@@ -66,6 +66,8 @@ def row_labels(sample: Sample) -> NDArray[np.int64] | None:
     inputs = sample.inputs()
     if inputs and all(len(x) != sample.shape[0] for x in inputs):
         return None  # a flattened sequence
+    if not inputs and sample.shape[0] not in sample.lengths:
+        return None  # compiled code looks its tokens up unheard; nothing says that these are labels of examples
     if any(x.ndim == 1 and len(x) == sample.shape[0] for x in inputs):
         return None  # one unbatched sequence
     labels = sample.targets[sample.valid]

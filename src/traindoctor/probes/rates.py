@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from traindoctor.events import Event, RateScheduled, StepBegin
+from traindoctor.events import Event, RateScheduled, StepBegin, StepEnd
 from traindoctor.experiment.settings import betas_of
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
@@ -111,6 +111,7 @@ class Rates:
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (
         StepBegin,
+        StepEnd,
         RateScheduled,
     )
 
@@ -136,6 +137,11 @@ class Rates:
                 self._objects += 1
                 self._optimizers[id(optimizer)] = describe(optimizer)
                 self._groups_changed = True
+        elif isinstance(event, StepEnd):
+            for inside, _ in event.inside:
+                self._stepped[id(inside)] = self._stepped.get(id(inside), 0) + 1
+            if event.inside:
+                self._rates = [rate for _, rates in event.inside for rate in rates]
         elif isinstance(event, RateScheduled):
             known = self._schedulers.get(id(event.scheduler))
             if known is None or known.kind != type(event.scheduler).__name__:

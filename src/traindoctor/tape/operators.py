@@ -28,7 +28,7 @@ matmul mm bmm linalg_matmul | softmax _softmax special_softmax | log_softmax _lo
 logsumexp special_logsumexp | threshold _threshold | index __getitem__ | cat concat concatenate
 dropout alpha_dropout feature_dropout feature_alpha_dropout dropout1d dropout2d dropout3d
 reshape view flatten unflatten ravel squeeze unsqueeze view_as reshape_as | expand expand_as broadcast_to
-transpose T mT t permute movedim moveaxis swapaxes swapdims | split chunk unbind | select narrow
+transpose T mT t permute movedim moveaxis swapaxes swapdims | split chunk unbind tensor_split split_with_sizes | select narrow
 clone contiguous alias | to type type_as | float double | half bfloat16 | detach data
 repeat repeat_interleave tile
 """
@@ -106,7 +106,7 @@ INFINITE_AT_ZERO = FILLING | POLES
 EMBEDDINGS = group("embedding embedding_bag")
 TABLES = group("embedding index index_select")
 PICKING = group("index gather take_along_dim index_select take")
-PICKING_PLACES = PICKING | group("masked_select")
+PICKING_PLACES = PICKING | group("masked_select split select")
 SELECTING = EMBEDDINGS | PICKING | group("one_hot")
 # A matrix is only turned, or its rows are looked up.
 NO_PRODUCT = group("embedding transpose")

@@ -101,6 +101,7 @@ def scaled(
     coefficient: float,
     *,
     calls: int = 1,
+    backwards: int | None = None,
     losses: list[float] = FALLING,
     optimizer: Any = SGD,
     scale: float = 1.0,
@@ -121,7 +122,7 @@ def scaled(
     values = {
         "main": main,
         "groups": [main],
-        "backwards": calls,
+        "backwards": backwards or calls,
         "scale": scale,
         "arrived": arrived,
         "arrived_cosine": 1.0,
@@ -175,6 +176,9 @@ def test_adam_in_a_run_that_learns_makes_it_a_possibility() -> None:
 
 def test_divided_accumulation_and_weights_of_terms_are_silent() -> None:
     assert isinstance(loss_scale_wrong(scaled(1.0, calls=4)), Clear)
+    # A mean that is taken in two pieces, in each of two micro-batches.
+    assert isinstance(loss_scale_wrong(scaled(1.0, calls=4, backwards=2)), Clear)
+    assert isinstance(loss_scale_wrong(scaled(2.0, calls=4, backwards=2)), Clear)
     assert isinstance(loss_scale_wrong(scaled(0.5)), Clear)
     assert isinstance(loss_scale_wrong(scaled(2.0)), Clear)
 

@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import BackwardBegin, BackwardEnd
+from traindoctor.ground.nested import without_data
 
 
 def install(patches: Patches) -> None:
@@ -35,7 +36,7 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
             if not _all_tensors(tensors):
                 return original(tensors, *args, **kwargs)
         begun = hub.emit(_begin, tensors, None, given)
-        hub.first_backward = False
+        hub.first_backward &= begun is None
         begin = time.perf_counter()
         hub.backward_depth += 1
         try:
@@ -59,7 +60,7 @@ def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(outputs, inputs, *args, **kwargs)
         given = args[0] if args else kwargs.get("grad_outputs")
         begun = hub.emit(_begin, outputs, inputs, given)
-        hub.first_backward = False
+        hub.first_backward &= begun is None
         begin = time.perf_counter()
         hub.backward_depth += 1
         try:
@@ -74,8 +75,10 @@ def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
     return grad
 
 
-def _begin(roots: Any, inputs: Any, given: Any) -> BackwardBegin:
+def _begin(roots: Any, inputs: Any, given: Any) -> BackwardBegin | None:
     roots = _many(roots)
+    if without_data(roots):
+        return None
     gradients = None if given is None else _many(given)
     return BackwardBegin(roots, hub.first_backward, _scale_of(roots), inputs, gradients)
 

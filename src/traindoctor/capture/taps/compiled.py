@@ -12,6 +12,7 @@ import torch
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.capture.taps.hiding import hide_from_compiler
+from traindoctor.ground.names import function_compiled
 
 
 def install(patches: Patches) -> None:
@@ -27,6 +28,7 @@ def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
         hide_from_compiler()
         if model is None or isinstance(compiled, torch.nn.Module) or not callable(compiled):
             return compiled  # a decorator calls torch.compile again; a module's calls are heard
+        function_compiled()
 
         @functools.wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:

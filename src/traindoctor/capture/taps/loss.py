@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import LossCalled, TokensEmbedded
-from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.nested import tensors_in, without_data
 
 LOSSES = (
     "cross_entropy",
@@ -64,7 +64,7 @@ def _called(
     kind: str, defaults: dict[str, Any], args: Any, kwargs: Any, output: torch.Tensor
 ) -> LossCalled | None:
     given = {**defaults, **dict(zip(defaults, args)), **kwargs}
-    if not isinstance(given["target"], torch.Tensor):
+    if not isinstance(given["target"], torch.Tensor) or without_data(output):
         return None
     return LossCalled(
         kind,
@@ -94,7 +94,11 @@ def _embedding(original: Callable[..., Any]) -> Callable[..., Any]:
             output = original(input, weight, *args, **kwargs)
         finally:
             hub.call_depth -= 1
-        hub.emit(TokensEmbedded, input, weight, grad)
+        hub.emit(_embedded, input, weight, grad)
         return output
 
     return embedding
+
+
+def _embedded(index: Any, weight: Any, grad: bool) -> TokensEmbedded | None:
+    return None if without_data((index, weight)) else TokensEmbedded(index, weight, grad)

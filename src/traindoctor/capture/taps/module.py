@@ -14,7 +14,7 @@ from torch.compiler import is_compiling
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import ForwardBegin, ForwardEnd, GradsCleared
 from traindoctor.ground.names import is_compiled, unwrap
-from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.nested import tensors_in, without_data
 from traindoctor.ground.unseen import unseen
 
 
@@ -78,7 +78,11 @@ def _outermost(
     return output
 
 
-def _forward_begins(module: torch.nn.Module, args: Any, kwargs: Any, grad: bool) -> ForwardBegin:
+def _forward_begins(
+    module: torch.nn.Module, args: Any, kwargs: Any, grad: bool
+) -> ForwardBegin | None:
+    if without_data((args, kwargs, next(module.parameters(), None))):
+        return None
     wants_grad = grad and _trainable(module)
     return ForwardBegin(module, args, kwargs, wants_grad, module.training, grad)
 

@@ -41,14 +41,18 @@ class _Steps:
         self.begun = False
         self.begin = 0.0
         self.closure_seconds = 0.0
+        self.inside: list[tuple[Optimizer, Sequence[float]]] = []
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or hub.idle or hub.asleep:
             return None
         if hub.stepping is not None and hub.stepping is not optimizer and _steps_running() > 1:
-            return None  # an optimizer inside another one (ZeRO): the outer step counts
+            # An optimizer inside another one (ZeRO, a container of several): the outer step counts.
+            if hub.border is not None:
+                self.inside.append((optimizer, hub.border.enter(rates, optimizer) or ()))
+            return None
         hub.stepping, self.begun = optimizer, False
-        self.begin, self.closure_seconds = time.perf_counter(), 0.0
+        self.begin, self.closure_seconds, self.inside = time.perf_counter(), 0.0, []
         # args[0] is the optimizer itself: these are the arguments of the unbound `step`.
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
@@ -95,7 +99,8 @@ class _Steps:
         if not self.begun:
             self._gradients_complete(optimizer)
         hub.first_backward = True
-        hub.emit(StepEnd, optimizer, -1, time.perf_counter() - self.begin - self.closure_seconds)
+        seconds = time.perf_counter() - self.begin - self.closure_seconds
+        hub.emit(StepEnd, optimizer, -1, seconds, self.inside)
 
 
 def _steps_running() -> int:

@@ -93,8 +93,10 @@ def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -
     coefficient = float(main["coefficient"]) * _own_factor(record)
     if passes < 2 or calls < passes:
         return None
-    times = calls / passes  # several terms on one line
+    times = calls / passes  # several terms on one line, or one mean taken part by part
     undivided, twice = calls, times / passes
+    if any(abs(coefficient - whole) < TOLERANCE * whole for whole in (1.0, times)):
+        return None
     if abs(coefficient - undivided) < TOLERANCE * undivided:
         said = f"{passes} micro-batches are added up and not divided: the gradient is {coefficient:.3g} times too large"
     elif abs(coefficient - twice) < TOLERANCE * twice:
