@@ -158,6 +158,9 @@ def test_a_run_for_which_there_was_no_time_is_told_with_the_command() -> None:
     assert judged.reason == "there was no time to test position-missing"
     assert judged.reproduce == "traindoctor run 'a b.py' --lr 1"
     assert judged.decides == "traindoctor run --after 120 'a b.py' --lr 1"
+    facts["script"] = {"path": "a.b", "argv": ["--lr", "1"], "module": True}
+    judged = diagnose(make_record(steps, facts=facts), checks=checks)
+    assert judged.reproduce == "traindoctor run -m a.b --lr 1"
     assert diagnose(make_record(steps), checks=checks).verdict == "healthy"
 
 

@@ -141,7 +141,8 @@ def start_watch(settings: dict[str, Any]) -> Watch:
         replay=bool(settings.get("replay", True)),
         memory_limit=settings.get("memory"),
     )
-    made.describe(script={"path": settings.get("script"), "argv": settings.get("argv", [])})
+    script = {"path": settings.get("script"), "argv": settings.get("argv", [])}
+    made.describe(script=script | ({"module": True} if settings.get("module") else {}))
     made.attach()
     atexit.register(made.run_enders)
     return made

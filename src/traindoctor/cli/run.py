@@ -103,6 +103,7 @@ def command(
         "replay": not no_replay,
         "memory": memory,
         "script": target,
+        "module": module,
         "argv": list(arguments),
         "started": "traindoctor.doctor:attend",
         "after": after,

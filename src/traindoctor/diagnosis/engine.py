@@ -88,7 +88,8 @@ def command_of(record: Record) -> str | None:
     script = record.fact("script")
     if not isinstance(script, Mapping) or not script.get("path"):
         return None
-    return RUN + shlex.join([str(script["path"]), *map(str, script.get("argv") or ())])
+    module = ["-m"] if script.get("module") else []
+    return RUN + shlex.join([*module, str(script["path"]), *map(str, script.get("argv") or ())])
 
 
 def examine(

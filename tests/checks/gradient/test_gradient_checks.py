@@ -112,6 +112,10 @@ def test_gradients_changed_on_purpose_are_no_fault() -> None:
     assert found.status == "possible"
     straight_through = function(float("inf"), surrogate=True)
     assert isinstance(backward_incorrect(gradients(1.0, [straight_through])), Clear)
+    beside = [straight_through, function(1e-8, name="Right")]
+    assert isinstance(backward_incorrect(gradients(1.0, beside)), Clear)
+    untested = [straight_through, function(0.0, name="Unknown", test="none")]
+    assert not isinstance(backward_incorrect(gradients(1.0, untested)), Clear)
     assert isinstance(backward_incorrect(gradients(0.5, [], hooked=["a.weight"])), NotJudged)
     assert isinstance(backward_incorrect(gradients(0.5, [], world_size=2)), NotJudged)
 

@@ -233,9 +233,10 @@ def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
     if values["hooked"]:
         return backward_incorrect.not_judged("gradient hooks change the gradients of parameters")
     functions = alone.values.get("functions", []) if alone.done else []
-    if functions and all(f.get("surrogate") or f.get("identity") for f in functions):
+    meant = [f for f in functions if f.get("surrogate") or f.get("identity")]
+    untested = [f["name"] for f in functions if f["test"] == "none" and f not in meant]
+    if meant and not untested:
         return backward_incorrect.clear("its Functions change gradients on purpose")
-    untested = [f["name"] for f in functions if f["test"] == "none"]
     if not untested:
         reason = "the gradient differs from the replay's, and no Function is the reason"
         return backward_incorrect.not_judged(reason, wants=MODULE)
