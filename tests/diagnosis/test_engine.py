@@ -7,7 +7,8 @@ import pytest
 from traindoctor.checks import BY_SLUG, CHECKS, laws
 from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome, check, evidence
 from traindoctor.diagnosis import diagnose, examine, explain, overhead_percent, wanted
-from traindoctor.diagnosis.engine import unmade
+from traindoctor.diagnosis.engine import too_early, unmade
+from traindoctor.diagnosis.verdict import Run, judge
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import ExamResult, Record, make_record
 
@@ -138,7 +139,12 @@ def test_what_was_too_early_and_had_no_later_step_was_not_made(
 ) -> None:
     record = make_record(exams=[ExamResult("zero_factors", 0, "refused", values, "too early")])
     asked = NotJudged("init-too-small", "asked again later", wants="zero_factors")
-    assert unmade(record, [asked]) == left
+    assert too_early(record, [asked]) == left
+    assert unmade(record, [asked]) == ()
+    judged = judge([asked, *[Clear("memory-leak", "flat")] * 3], Run(30, too_early=left))
+    assert judged.verdict == ("inconclusive" if left else "healthy")
+    if left:
+        assert judged.decides == "traindoctor run --budget 10 SCRIPT"
 
 
 def test_a_run_for_which_there_was_no_time_is_told_with_the_command() -> None:

@@ -31,7 +31,9 @@ def test_what_is_held_leaves_less_room() -> None:
 
 def test_a_test_may_use_what_the_script_needs_within_a_step() -> None:
     peak = Peak()
-    assert peak.unused(peak=1000, used=400) == 600
+    assert peak.left(peak=1000, used=400, held=0, bound=50) == 650
     peak.process = 1300  # our own test raised it
-    assert peak.unused(peak=1300, used=400) == 600
-    assert peak.unused(peak=2000, used=400) == 1600  # the script took more itself
+    assert peak.left(peak=1300, used=400, held=0, bound=50) == 650
+    assert peak.left(peak=1300, used=1100, held=0, bound=50) == 0  # it left that behind
+    assert peak.left(peak=2000, used=400, held=0, bound=50) == 1350  # the script took more itself
+    assert peak.left(peak=2100, used=400, held=100, bound=50) == 1350  # these were our copies

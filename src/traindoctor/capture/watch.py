@@ -135,7 +135,6 @@ class Watch:
             self.taping.abandon()
         if self._patches is not None:
             hub.sink = hub.woken = border.when_broken = None
-            memory.holders = []
             hub.wake()
             self._patches.undo()
             self._patches = None
@@ -221,6 +220,7 @@ class Watch:
             return
         self._closed = True
         self.end(status)
+        memory.holders = []
         if self._writer is not None:
             self._writer.close()
             if self._writer.failed:

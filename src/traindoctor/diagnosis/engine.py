@@ -18,7 +18,7 @@ from traindoctor.diagnosis.rules import OUTCOME_ONLY, URGENT, consequences
 from traindoctor.diagnosis.symptoms import symptoms
 from traindoctor.diagnosis.verdict import ENOUGH_STEPS, RUN, Diagnosis, Run, judge
 from traindoctor.errors import RecordError, TraindoctorError
-from traindoctor.record import Record, open_record
+from traindoctor.record import ExamResult, Record, open_record
 
 # An exam nobody has timed yet counts as this much, in the unit of the others (steps or seconds).
 UNKNOWN_COST = 1.0
@@ -57,6 +57,7 @@ def diagnose(
         symptoms=seen,
         running=watched(record) and record.fact("run.ended") is None,
         unmade=unmade(record, outcomes),
+        too_early=too_early(record, outcomes),
         ended_early=ended_early or record.fact("watch.ended"),
         enough_steps=enough_steps,
         command=command_of(record),
@@ -74,13 +75,21 @@ def diagnose(
 
 def unmade(record: Record, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """Exams that there was no time for, and those that were to be made once more on a later step, and were not."""
+    again = [name for name, made in _asked_again(record, outcomes) if made.done]
+    return (*(record.fact("doctor.unmade") or ()), *again)
+
+
+def too_early(record: Record, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """Exams that could say nothing on the step they were made on, and for which no later one came."""
+    again = _asked_again(record, outcomes)
+    return tuple(name for name, made in again if made.values.get("too_early"))
+
+
+def _asked_again(record: Record, outcomes: Iterable[Outcome]) -> list[tuple[str, ExamResult]]:
+    """Exams that were made and that a check still wants."""
     asked = {one.wants for one in outcomes if isinstance(one, NotJudged) and one.wants is not None}
-    again = {
-        name
-        for name in asked
-        if (made := record.exam(name)) is not None and (made.done or made.values.get("too_early"))
-    }
-    return (*(record.fact("doctor.unmade") or ()), *sorted(again))
+    found = ((name, record.exam(name)) for name in sorted(asked))
+    return [(name, made) for name, made in found if made is not None]
 
 
 def command_of(record: Record) -> str | None:

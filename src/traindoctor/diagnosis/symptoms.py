@@ -102,8 +102,7 @@ def _rising(record: Record) -> list[Symptom]:
         return []
     first, last, lowest, noise = windows
     if last > first + max(5 * noise, RISE * abs(first)):
-        # What falls below 0 is a reward, a margin or the logarithm of a density: its level is no measure of success.
-        if bool((series.finite().values < 0).any()):
+        if _has_no_floor(series):
             return []
         text = f"the loss rises: {first:.4g} at first, {last:.4g} at the end"
         return [Symptom("loss-rising", text, None, True)]
@@ -112,6 +111,11 @@ def _rising(record: Record) -> list[Symptom]:
             Symptom("loss-rebounds", f"the loss fell to {lowest:.4g} and is back at {last:.4g}")
         ]
     return []
+
+
+def _has_no_floor(series: Series) -> bool:
+    """What falls below 0 is a reward, a margin or the logarithm of a density: its level is no measure of success."""
+    return bool((series.finite().values < 0).any())
 
 
 def _optimised_falls(record: Record) -> bool:
@@ -124,9 +128,11 @@ def _optimised_falls(record: Record) -> bool:
 def _flat(record: Record) -> list[Symptom]:
     series = loss_series(record)
     windows = _windows(series) if series is not None else None
-    if windows is None or _optimised_falls(record):
+    if series is None or windows is None or _optimised_falls(record):
         return []
     first, last, _, noise = windows
+    if _has_no_floor(series):
+        return []
     if abs(last - first) <= max(3 * noise, 0.01 * abs(first)):
         text = f"the loss does not fall: {first:.4g} at first, {last:.4g} at the end"
         # Fine-tuning at a tiny rate is flat at a good level. At the level of a blind guess nothing was learned.

@@ -162,6 +162,8 @@ class Run:
     running: bool = False
     unmade: tuple[str, ...] = ()
     """Exams that were wanted and for which there was no time."""
+    too_early: tuple[str, ...] = ()
+    """Those that wanted a later step than any that was replayed."""
     ended_early: str | None = None
     """Why the rest of the run was not watched."""
     enough_steps: int = ENOUGH_STEPS
@@ -239,6 +241,10 @@ def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
     ]
     if late:
         return f"there was no time to test {_named(late)}", more_time(run.command)
+    early = [one for one in made.not_judged if one.wants in run.too_early]
+    if early:
+        text = f"{_named(early)} can only be tested on a later step than was replayed"
+        return text, more_budget(run.command)
     if run.steps < run.enough_steps:
         text = (
             f"{_steps(run.steps)} are too few to call a run healthy; {run.enough_steps} are needed"

@@ -65,12 +65,15 @@ class Exam:
             if any(tape.conditional for tape in patient.tapes.values()):
                 values = {**values, "given": OTHERS_FIXED}
             return ExamResult(self.name, step, "done", values, "", time.perf_counter() - begin)
-        except Overdue as reason:
+        except Overdue as overdue:
             took = time.perf_counter() - begin
-            patient.stopped[self.name] = text = f"stopped after {took:.1f} s: {reason}"
+            patient.stopped[self.name] = text = f"stopped after {took:.1f} s: {overdue}"
             return ExamResult(self.name, step, "refused", {}, text, took)
-        except (NotApplicable, NotPossible, ReplayError) as reason:
+        except (NotApplicable, NotPossible, ReplayError) as error:
             took = time.perf_counter() - begin
+            reason: Exception = error
+            if patient.tape is not None and patient.tape.gaps:
+                reason = NotPossible(patient.tape.gaps[0])  # what was not seen is not absent
             if isinstance(reason, NotApplicable):
                 return ExamResult(self.name, step, "not-applicable", {}, str(reason), took)
             early = {"too_early": True} if isinstance(reason, TooEarly) else {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.graph.structure import Structure
+from traindoctor.graph.structure import Attention, Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import ACTIVATIONS
 from traindoctor.tape.ops import Ref
@@ -48,6 +48,7 @@ def residual(patient: Patient) -> Mapping[str, Any]:
     replayed = replay(tape, want=refs) if refs else None
     return {
         "attentions": len(segment),
+        "depth": depth(structure, segment),
         "attentions_bypassed": sum(s is not None for s in attention_sums),
         "activations": len(acts),
         "activations_bypassed": sum(s is not None for s in act_sums),
@@ -58,6 +59,19 @@ def residual(patient: Patient) -> Mapping[str, Any]:
         "without": [a.op.module for a, s in zip(segment, attention_sums) if s is None][:6],
         "line": segment[0].op.line,
     }
+
+
+def depth(structure: Structure, attentions: Sequence[Attention]) -> int:
+    """Attentions one behind the other: heads side by side are one."""
+    behind: list[int] = []
+    for attention in attentions:
+        above = [
+            at
+            for at, other in zip(behind, attentions)
+            if any(structure.depends(ref, other.output) for ref in attention.inputs)
+        ]
+        behind.append(1 + max(above, default=0))
+    return max(behind)
 
 
 Factors = tuple[tuple[Ref, ...], tuple[Ref, ...]]

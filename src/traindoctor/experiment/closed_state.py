@@ -130,4 +130,9 @@ def build_object(
     for name, value in attributes.items():
         vars(optimizer)[name] = copy_tree(value, leaf, name, memo)
     vars(optimizer).update({name: OrderedDict() for name in HOOKS})
+    for parameter, state in optimizer.state.items():
+        if isinstance(parameter, Tensor) and not parameter.dim() and isinstance(state, dict):
+            for name, value in state.items():  # of a single number its moments look like counters
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    state[name] = value.to(parameter.dtype)
     return optimizer

@@ -213,10 +213,13 @@ def thinned(tensor: Tensor) -> Tensor:
     return flat[:, :: flat.shape[1] // MOST_PER_ROW][:, :MOST_PER_ROW]
 
 
-def dense_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """Floating-point tensors with rows among a module's arguments."""
+def arguments_with_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """Data among a module's arguments. Activations of an outer part of the model carry a graph; data does not."""
     for item in tensors_in((args, kwargs)):
-        # Activations of an outer part of the model carry a graph; data does not.
-        if item.is_floating_point() and item.ndim >= 2 and item.grad_fn is None and item.numel():
+        if item.ndim >= 2 and item.grad_fn is None and item.numel():
             if str(item.layout) == "torch.strided":
                 yield item
+
+
+def dense_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    return (item for item in arguments_with_rows(args, kwargs) if item.is_floating_point())

@@ -8,6 +8,8 @@ copies says how much (`holders`), so a tape that is dropped makes room for a sna
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,17 +31,19 @@ SHARE_OF_MACHINE = 0.5
 
 @dataclass
 class Peak:
-    """The most that the script was seen to take of one memory, our tests not counted."""
+    """The most that the script was seen to take of one memory, our copies and tests not counted."""
 
     script: int = 0
     process: int = 0
     """Of the process when our last test was over: what lies above it is the script's own."""
+    held: int = 0
+    """Of that our copies."""
 
-    def unused(self, peak: int, used: int) -> int:
-        """Bytes that the script needs within a step and does not need now."""
-        if peak > self.process:
-            self.script = peak
-        return max(0, self.script - used)
+    def left(self, peak: int, used: int, held: int, bound: int) -> int:
+        """Bytes up to the script's own peak and the bound above it. What we hold, and what tests left behind, is used."""
+        self.script += max(0, peak - self.process - max(0, held - self.held))
+        self.process, self.held = peak, held
+        return max(0, self.script + bound - used)
 
 
 class Memory:
@@ -57,26 +61,37 @@ class Memory:
             return self.limit
         return max(LEAST, int(SHARE * (host_bytes_used() + device_bytes_used())))
 
+    @property
+    def held(self) -> int:
+        return sum(holder() for holder in self.holders)
+
     def room(self) -> int:
         """Bytes that may still be copied."""
-        return max(0, self.bound - sum(holder() for holder in self.holders))
+        return max(0, self.bound - self.held)
 
     def working_room(self) -> tuple[float, float]:
         """(host, devices): bytes that a test may take for a moment, above what is used now.
 
         What a step needs for its activations is free between two steps: a replay in that place takes nothing more.
         """
-        room = self.room()
-        host = self._host.unused(host_peak(), host_bytes_used()) + room
-        device = self._device.unused(_device_peak(), device_bytes_used()) + room
+        host = self._host.left(host_peak(), host_bytes_used(), self.held, self.bound)
+        device = self._device.left(_device_peak(), device_bytes_used(), 0, self.bound)
         return (
             min(host, SHARE_OF_MACHINE * host_bytes_left()),
             min(device, SHARE_OF_MACHINE * device_bytes_left()),
         )
 
     def given_back(self) -> None:
-        """A test is over: a higher peak than before is its own."""
+        """A test is over: a higher peak than before is its own, and what it freed goes back to the system."""
         self._host.process, self._device.process = host_peak(), _device_peak()
+        if host_bytes_used() > self._host.script + self.bound // 2:
+            trim()
+
+
+def trim() -> None:
+    """Memory that was freed and that the C library keeps for later, back to the system."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def nbytes(tensor: Tensor) -> int:

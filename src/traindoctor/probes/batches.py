@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traindoctor.events import BatchFetched, Event, ForwardBegin, LossCalled, TokensEmbedded
-from traindoctor.experiment.samples import PATIENCE, HostCopy, dense_arguments, host_copy, thinned
+from traindoctor.experiment.samples import (
+    PATIENCE,
+    HostCopy,
+    arguments_with_rows,
+    host_copy,
+    thinned,
+)
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
 
@@ -58,7 +64,7 @@ class Batches:
                 self._num_batches, self._told = number, False
             case ForwardBegin(wants_grad=True):
                 if not self._targets and len(self._arguments) < 8:
-                    for tensor in dense_arguments(event.args, event.kwargs):
+                    for tensor in arguments_with_rows(event.args, event.kwargs):
                         self._arguments.append(host_copy(thinned(tensor)))
             case TokensEmbedded(wants_grad=True):
                 if len(self._inputs) < 64:

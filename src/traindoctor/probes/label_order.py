@@ -44,8 +44,7 @@ class LabelOrder:
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         for at, samples in self._samples.take(step):
-            labels = [row_labels(s) for s in samples if s.wants_grad]
-            found = [values for values in labels if values is not None]
+            found = labels_of_rows(samples)
             self._without = 0 if found else self._without + 1
             if not found or sum(map(len, self._labels)) > MOST_ROWS:
                 continue
@@ -57,6 +56,17 @@ class LabelOrder:
                 follow = stage_by_stage(self._labels, neighbour_z)
                 if follow is not None:
                     record.scalar("order.neighbour_z", at, follow)
+
+
+def labels_of_rows(samples: list[Sample]) -> Labels:
+    """Of the first loss on each batch: a second one asks the same rows for something else."""
+    found: dict[object, NDArray[np.int64]] = {}
+    for number, sample in enumerate(samples):
+        labels = row_labels(sample) if sample.wants_grad else None
+        if labels is not None:
+            given = tuple(map(id, (*sample.tokens, sample.dense)))
+            found.setdefault(given if sample.tokens or sample.dense else number, labels)
+    return list(found.values())
 
 
 def row_labels(sample: Sample) -> NDArray[np.int64] | None:

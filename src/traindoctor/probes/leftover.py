@@ -87,14 +87,22 @@ class Leftover:
             self._held[key] = Held(weakref.ref(optimizer), self._count)
             self._count += 1
         held = self._held[key]
-        stepped = {id(p) for g in optimizer.param_groups for p in g["params"]}
+        parameters = {id(p): p for g in optimizer.param_groups for p in g["params"]}
+        stepped = set(parameters)
         if stepped != held.stepped:
-            held.stepped, held.parameters = stepped, self._filled_by_backward(stepped)
+            held.stepped, held.parameters = stepped, self._filled_by_backward(parameters)
 
-    def _filled_by_backward(self, stepped: set[int]) -> set[int]:
-        """An optimizer over master copies is given its gradients by the script: those of the model are asked about."""
-        trained = {id(p) for _, p in self._trees.parameters()}
-        return (stepped & trained) or trained or stepped
+    def _filled_by_backward(self, stepped: dict[int, Tensor]) -> set[int]:
+        """An optimizer over master copies is given its gradients by the script: those of the model are asked about.
+
+        Copies have about as many numbers as the model; a learned temperature or weight of a loss has a few of its own.
+        """
+        trained = {id(p): p for _, p in self._trees.parameters()}
+        own = set(stepped) & set(trained)
+        copies = 2 * sum(p.numel() for p in stepped.values()) > sum(
+            p.numel() for p in trained.values()
+        )
+        return own or (set(trained) if trained and copies else set(stepped))
 
     def _look(self, *, due: bool) -> None:
         # Before the first step nobody is known to hold anything.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,14 @@ from torch import Tensor
 from traindoctor.events import Event, StepBegin, StepEnd
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+
+
+@dataclass(frozen=True)
+class Stepped:
+    parameter: weakref.ref[Tensor]
+    optimizer: weakref.ref[torch.optim.Optimizer]
+    age: float
+    """Steps that its state had seen then."""
 
 
 class StateAge:
@@ -30,31 +39,48 @@ class StateAge:
     )
 
     def __init__(self) -> None:
-        self._had_state: dict[int, tuple[weakref.ref[Tensor], float]] = {}
+        self._last: dict[int, Stepped] = {}
+        """Of each followed parameter: who stepped it last."""
+        self._own: dict[tuple[int, int], Stepped] = {}
+        """By parameter and optimizer."""
+        self._waiting: dict[int, int] = {}
+        """Parameter -> an optimizer that stepped it after another one that is still there: do both go on?"""
         self._reset: bool | None = None
         self._age: float | None = None
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, StepBegin):
             parameter = _followed(event.optimizer)
-            if parameter is None:
-                return
-            state = event.optimizer.state.get(parameter) or {}
-            before = self._age_before(parameter)
-            if before is not None:
-                age = _count(state)
-                self._reset = not state or (age is not None and age < before)
+            if parameter is not None:
+                self._reset = self._is_reset(parameter, event.optimizer)
         elif isinstance(event, StepEnd):
             parameter = _followed(event.optimizer)
             state = None if parameter is None else event.optimizer.state.get(parameter)
             if parameter is not None and state and _remembers(state):
                 self._age = _count(state)
-                self._had_state[id(parameter)] = (weakref.ref(parameter), self._age or 0.0)
+                stepped = Stepped(
+                    weakref.ref(parameter), weakref.ref(event.optimizer), self._age or 0.0
+                )
+                self._last[id(parameter)] = stepped
+                self._own[id(parameter), id(event.optimizer)] = stepped
 
-    def _age_before(self, parameter: Tensor) -> float | None:
-        """Steps its state had seen after its last step; None if it had none."""
-        known = self._had_state.get(id(parameter))
-        return known[1] if known is not None and known[0]() is parameter else None
+    def _is_reset(self, parameter: Tensor, optimizer: torch.optim.Optimizer) -> bool | None:
+        """The state is younger than it was. None: there was none, or two optimizers may share the parameter."""
+        at, key = id(parameter), (id(parameter), id(optimizer))
+        last, own = self._last.get(at), self._own.get(key)
+        if last is None or last.parameter() is not parameter:
+            return None
+        waiting = self._waiting.pop(at, None)
+        known = own if own is not None and own.optimizer() is optimizer else None
+        state = optimizer.state.get(parameter) or {}
+        age = _count(state)
+        younger = not state or (age is not None and age < (known or last).age)
+        if known is not None:
+            return younger or waiting == id(optimizer)
+        if not younger or last.optimizer() is None:
+            return younger
+        self._waiting[at] = id(optimizer)
+        return True if waiting is not None else None
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         if self._reset is not None:

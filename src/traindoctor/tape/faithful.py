@@ -23,7 +23,9 @@ def distance_from_step(tape: StepTape) -> float:
 
 
 def require_faithful(tape: StepTape) -> None:
-    """Raises ReplayError where the replay is not the step."""
+    """Raises ReplayError where the replay is not the step, or a part of it was not seen and would not answer a change."""
+    if tape.gaps:
+        raise ReplayError(tape.gaps[0])
     distance = distance_from_step(tape)
     if not distance <= FAITHFUL:
         raise ReplayError(f"the unchanged replay differs from the step by {distance:.1e}")

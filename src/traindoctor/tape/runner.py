@@ -175,7 +175,7 @@ class TapeRunner:
             result = args[0].clone()
         else:
             self.refuse_harm(op, args, kwargs)
-            result = func(*args, **kwargs)
+            result = self.call(func, args, kwargs)
         outputs = [result] if isinstance(result, Tensor) else list(tensors_in(result))
         if self.look is not None and not op.synthetic:
             self.stopped = self.look(op, (args, kwargs), outputs)
@@ -185,6 +185,13 @@ class TapeRunner:
             if self.dtype is not None and is_float(value):
                 value = cast(value, self.dtype)
             self.env[ref] = self.substitute.get(ref, value)
+
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A result that is written into memory of the step is copied there: `out=` knows no gradients."""
+        place = kwargs.get("out")
+        if not isinstance(place, Tensor) or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        return place.copy_(func(*args, **{k: v for k, v in kwargs.items() if k != "out"}))
 
     def refuse_harm(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Nothing a replay calls may reach the script's device: no assertion there, no random state of its own."""

@@ -89,8 +89,10 @@ def _forward_begins(
 
 def _inside(original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
     """A module call below an outermost one, while somebody wants to know of it."""
-    if hub.module_depth and hub.inner is not None and hub.border is not None and not hub.idle:
-        hub.border.enter(hub.inner, module, args, kwargs)
+    # Without gradients it is a teacher, a rollout or an augmentation: not what is trained.
+    if hub.module_depth and hub.inner is not None and is_grad_enabled() and not hub.idle:
+        if hub.border is not None:
+            hub.border.enter(hub.inner, module, args, kwargs)
     if hub.module_depth and hub.beside is not None and is_compiled(module):
         return _beside(original, module, args, kwargs)
     return original(module, *args, **kwargs)

@@ -45,6 +45,8 @@ def gradient_not_flowing(record: Record) -> Outcome | None:
         return _left_torch(result)
     if not blocked and values.get("partial", 0.0) >= SHARE:
         return _one_path(result)
+    if not blocked and values["silent"] == values["trainable"]:
+        return gradient_not_flowing.not_judged("the loss moves with no parameter at this step")
     if not blocked:
         return gradient_not_flowing.clear(
             f"{trainable - values['silent']} of {trainable} tensors get a gradient"

@@ -56,6 +56,8 @@ def _from_exam(record: Record) -> Outcome | None:
             f"targets were not seen: {result.reason}", wants="loss_input"
         )
     sites = result.values["sites"]
+    if not sites:
+        return all_targets_ignored.not_judged("no loss whose targets are classes was seen")
     if any(site["valid"] > 0 for site in sites):
         return all_targets_ignored.clear("valid targets at the loss")
     return _finding(result.step, 1, 1, sites[0]["rows"])

@@ -26,6 +26,8 @@ TOLERANCE = 0.02
 # With one backward pass a factor may be meant (a weight of 0.5, a sum over few labels): only factors from here on
 # are looked at, and the run must suffer.
 LARGE = 8.0
+# Weights down to 1 / 3 are meant more often than a second division; 1 / 4 and less of so many micro-batches hardly are.
+MEANT_WEIGHTS = 4
 EXAM, UNDIVIDED = "experiment_loss_scale", "gradients undivided"
 
 
@@ -93,6 +95,7 @@ def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -
     coefficient = float(main["coefficient"]) * _own_factor(record)
     if passes < 2 or calls < passes:
         return None
+    status = _status(record)
     times = calls / passes  # several terms on one line, or one mean taken part by part
     undivided, twice = calls, times / passes
     if any(abs(coefficient - whole) < TOLERANCE * whole for whole in (1.0, times)):
@@ -100,6 +103,8 @@ def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -
     if abs(coefficient - undivided) < TOLERANCE * undivided:
         said = f"{passes} micro-batches are added up and not divided: the gradient is {coefficient:.3g} times too large"
     elif abs(coefficient - twice) < TOLERANCE * twice:
+        # A weight of a half is as often meant as not.
+        status = "possible" if passes < MEANT_WEIGHTS else status
         said = f"the loss of {passes} micro-batches is divided twice: the gradient is {coefficient:.3g} of what it should be"
     else:
         return None
@@ -116,7 +121,7 @@ def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -
         line=main["line"],
         where=main["line"],
         since_step=0,
-        status=_status(record),
+        status=status,
         grade="exact",
     )
 

@@ -52,7 +52,8 @@ def causal_mask_leak(record: Record) -> Outcome | None:
         return causal_mask_leak.clear(
             "not a next-token task: targets do not stand ahead in the input"
         )
-    pairs = [p for p in pairs if not is_a_source(p, pairs)]
+    # Two look-ups that both hide what is ahead are no source of each other.
+    pairs = [p for p in pairs if not is_a_source(p, pairs)] or pairs
     pair = max(pairs, key=lambda p: p.get("future", -1.0))
     if not pair["finite"] or "future" not in pair:
         return causal_mask_leak.not_judged("the scores are not finite")

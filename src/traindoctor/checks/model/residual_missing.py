@@ -83,11 +83,12 @@ def residual_missing(record: Record) -> Outcome | None:
 
 def no_way_around(record: Record, values: Mapping[str, Any], step: int) -> Outcome:
     attentions = values["attentions"]
+    depth = values.get("depth", attentions)
     items = [evidence("attentions with a way around them", 0, attentions, step=step)]
     own = own_share(record)
     if own is not None:
         items.append(evidence("share of the own token in its output", own, "near 1"))
-    shallow = attentions <= SHALLOW
+    shallow = depth <= SHALLOW
     course = progress(record) if shallow else None
     if shallow and (course is None or record.num_steps < STEPS):
         return residual_missing.not_judged(

@@ -26,6 +26,8 @@ FALLEN = 0.8
 SOLVED = 0.1
 # Losses under one nat (BCE, regression) are judged by share.
 EFFECT_SHARE = 0.05
+# Where no control is left to say how far the means of some batches lie apart: two of one healthy run by a quarter of it.
+UNTOLD_SHARE = 0.01
 # The rate is at its full height from the start if the first step has this share of the later ones'.
 FULL_RATE = 0.9
 # Share of a lower rate's gain that a warm-up to the full rate must bring: then the rate itself is fine.
@@ -124,8 +126,9 @@ class Experiment:
         if name not in self.variants or self.blown[name]:
             return False
         if self.control_blown:
-            # Not blown up is not enough: it must have learned.
-            return self.variants[name] < self.before - self.effect
+            # Not blown up is not enough: it must have learned. No control says how far batches lie apart.
+            effect = max(self.effect, UNTOLD_SHARE * abs(self.before))
+            return self.variants[name] < self.before - effect
         if name in self.repeats:
             return self.surely_lower(name)
         return math.isfinite(self.control) and self.difference(name) <= -self.effect

@@ -98,6 +98,13 @@ def _other_optimizer(
     )
 
 
+def meant_rate(record: Record) -> float | None:
+    """The rate that a schedule was built for. Of the first group, as the series is: others have rates of their own."""
+    optimizers = record.fact("optimizer.groups") or []
+    meant = {o["groups"][0].get("initial_lr") for o in optimizers if o["groups"]}
+    return float(meant.pop()) if len(meant) == 1 and None not in meant else None
+
+
 def scheduler_calls(record: Record, schedules: list[dict[str, Any]]) -> int:
     """Up to now; the fact about the schedules is written more rarely."""
     calls = record.get("schedule.calls")
@@ -110,7 +117,7 @@ def _zero(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
     """No step of the run has a rate."""
     if trace.peak > 0 or len(trace.series) < DEAD_STEPS:
         return None
-    meant = max((g["initial_lr"] for g in groups_of(record) if g.get("initial_lr")), default=None)
+    meant = meant_rate(record)
     kind = schedules[0]["class"] if schedules else "the script"
     return lr_schedule_wrong.finding(
         evidence("highest learning rate of the run", 0.0, meant if meant else "above 0"),
@@ -123,7 +130,7 @@ def _zero(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
 
 def _stuck(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> Finding | None:
     """The rate stays near the start of a warm-up because nobody steps the scheduler, or once an epoch."""
-    meant = max((g["initial_lr"] for g in groups_of(record) if g.get("initial_lr")), default=None)
+    meant = meant_rate(record)
     if meant is None or len(trace.series) < STUCK_STEPS:
         return None
     highest = trace.peak
@@ -148,7 +155,7 @@ def _stuck(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) ->
 
 def _squared(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> Finding | None:
     """A schedule that is meant as a factor was given rates: the highest rate of the run is the square of the one meant."""
-    meant = max((g["initial_lr"] for g in groups_of(record) if g.get("initial_lr")), default=None)
+    meant = meant_rate(record)
     if meant is None or meant >= SQUARED_BELOW or trace.rising or not schedules:
         return None
     if abs(trace.peak - meant**2) > SQUARED_WITHIN * meant**2:
@@ -166,7 +173,7 @@ def _squared(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) 
 
 def _runaway(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> Finding | None:
     values = trace.series.values
-    meant = max((g["initial_lr"] for g in groups_of(record) if g.get("initial_lr")), default=None)
+    meant = meant_rate(record)
     if meant is None or not len(values) or trace.series.last < RUNAWAY * meant:
         return None
     if any(g.get("max_lr") for g in groups_of(record)):
