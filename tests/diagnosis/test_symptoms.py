@@ -37,6 +37,10 @@ def test_a_rise_over_the_start_is_grave() -> None:
     assert (symptom.name, symptom.grave) == ("loss-rising", True)
 
 
+def test_a_loss_that_goes_below_0_has_no_level_to_fall_from() -> None:
+    assert names(make_record({"loss.root": RNG.normal(0.0, 0.02, 100).tolist()})) == []
+
+
 def test_a_flat_loss_is_light() -> None:
     (symptom,) = symptoms(make_record({"loss.root": RNG.normal(9.21, 0.02, 100).tolist()}))
     assert (symptom.name, symptom.grave) == ("loss-flat", False)

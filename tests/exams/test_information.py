@@ -217,6 +217,35 @@ def test_a_loss_taken_piece_by_piece_is_one_loss(
     assert isinstance(targets_misaligned(make_record(exams={"shift": result})), Clear)
 
 
+@pytest.mark.parametrize("how", ["scripted", "traced"])
+def test_code_that_cannot_be_seen_is_not_acquitted(examine: Examine, how: str) -> None:
+    """TorchScript calls nothing that a tape hears: a replay would hold its results still."""
+
+    class Mixing(nn.Module):
+        def forward(self, h: Tensor) -> Tensor:
+            return h + (h @ h.transpose(1, 2)).softmax(-1) @ h
+
+    class Unseen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.head = nn.Embedding(V, D), nn.Linear(D, V)
+            example = torch.randn(B, T, D)
+            self.mix = (
+                torch.jit.script(Mixing())
+                if how == "scripted"
+                else torch.jit.trace(Mixing(), example)
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.mix(self.token(x)))
+
+    patient = examine(Unseen(), next_token)
+    for exam in (dependence, positions, softmax_axis, attention_scores, residual):
+        result = exam(patient)
+        assert result.outcome == "refused", result
+        assert "outside the taped step" in result.reason
+
+
 def test_a_prefix_that_does_not_count_may_see_ahead(examine: Examine) -> None:
     class Prefix(Model):
         pass

@@ -484,6 +484,25 @@ def test_a_gradient_cache_may_clear_late(tmp_path, cleared: str, given: str) -> 
     assert isinstance(found, Finding if cleared in ("never", "in part") else Clear)
 
 
+def test_a_learned_temperature_has_gradients_of_its_own(tmp_path) -> None:
+    """Its optimizer is asked about it alone, though the networks' gradients are cleared later (SAC)."""
+
+    def train() -> None:
+        model, temperature = Two(), torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.Adam(model.parameters())
+        tuning = torch.optim.Adam([temperature])
+        x = torch.randn(4, next(model.parameters()).shape[-1])
+        for _ in range(30):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            tuning.zero_grad()
+            (temperature.exp() * model(x).detach().mean()).sum().backward()
+            tuning.step()
+
+    assert isinstance(missing_zero_grad(watched(tmp_path, train, Leftover())), Clear)
+
+
 # -- update and moments ----------------------------------------------------------------------------
 
 

@@ -339,6 +339,33 @@ def test_a_function_that_writes_over_its_memory_is_differentiated_and_read() -> 
         torch.testing.assert_close(seen.detach(), logits - logits.amax(-1, keepdim=True))
 
 
+class IntoATile(torch.autograd.Function):
+    """Results that torch writes where it is told: allowed, since nothing inside a Function asks for gradients."""
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor) -> Tensor:
+        tile = hidden.new_empty(len(hidden), len(weight))
+        torch.mm(hidden, weight.t(), out=tile)
+        ctx.save_for_backward(hidden, weight)
+        return tile
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        hidden, weight = ctx.saved_tensors
+        into = torch.empty_like(hidden)
+        torch.mm(gradient, weight, out=into)
+        return into, gradient.t() @ hidden
+
+
+def test_a_function_that_is_told_where_to_write_is_differentiated() -> None:
+    model = nn.Linear(D, V, bias=False)
+    x, y = torch.randn(B, D), torch.randint(V, (B,))
+    tape = tape_step(lambda: F.cross_entropy(IntoATile.apply(x, model.weight), y), model)
+    found = replay(tape, gradients=True, dtype=torch.float64).gradients()["weight"]
+    expected = torch.autograd.grad(F.cross_entropy(model(x), y), model.weight)[0]
+    torch.testing.assert_close(found.float(), expected)
+
+
 class Hiding(nn.Module):
     """Which places a model hides it draws itself, and so does a layer that is dropped as a whole."""
 

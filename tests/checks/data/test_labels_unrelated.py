@@ -121,13 +121,13 @@ def test_examples_known_by_heart_are_told_from_learning_by_a_model_that_has_not_
     assert isinstance(ending(1.2), Clear)
 
 
-def regression(share: float, held_out: float | None = None) -> Outcome:
+def regression(share: float, held_out: float | None = None, noise: float = 0.02) -> Outcome:
     series = {
         "loss.squared": [share] * 60,
         "target.variance": [1.0] * 60,
         "batch.rows": [48.0] * 60,
     }
-    tried = {"guessing": 1.0, "held_out": held_out, "noise": 0.02}
+    tried = {"guessing": 1.0, "held_out": held_out, "noise": noise}
     exams = {} if held_out is None else {"reference_numbers": tried}
     return labels_unrelated(make_record(series, exams=exams))
 
@@ -140,6 +140,7 @@ def test_numbers_that_nobody_can_tell_from_the_inputs() -> None:
     assert isinstance(regression(1.0, held_out=1.02), Finding)
     assert isinstance(regression(0.85, held_out=0.92), Clear), "little can be known, and is told"
     assert isinstance(regression(0.85, held_out=0.97), Finding), "within the noise"
+    assert isinstance(regression(1.0, held_out=0.6, noise=0.23), NotJudged), "nothing is excluded"
     assert isinstance(regression(1.0, held_out=0.3), Clear), (
         "the numbers are fine: something else is wrong"
     )

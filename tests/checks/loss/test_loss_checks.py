@@ -168,6 +168,12 @@ def test_accumulation_that_is_not_divided_or_divided_twice(coefficient: float, w
     assert found.evidence[0].value == pytest.approx(coefficient)
 
 
+def test_a_weight_of_a_half_may_be_meant() -> None:
+    found = loss_scale_wrong(scaled(0.5, calls=2))
+    assert isinstance(found, Finding)
+    assert found.status == "possible"
+
+
 def test_adam_in_a_run_that_learns_makes_it_a_possibility() -> None:
     found = loss_scale_wrong(scaled(8.0, calls=8, optimizer=ADAM))
     assert isinstance(found, Finding)
@@ -259,6 +265,8 @@ def test_padding_and_one_empty_batch_are_silent() -> None:
     some = make_record({"target.valid": [12] * 19 + [0], "target.total": [96] * 20})
     assert isinstance(all_targets_ignored(some), Clear)
     assert isinstance(all_targets_ignored(make_record()), NotJudged)
+    none = make_record(exams={"loss_input": {"sites": []}})
+    assert isinstance(all_targets_ignored(none), NotJudged)
 
 
 def broke(

@@ -50,17 +50,19 @@ def test_nan_is_not_judged() -> None:
     assert isinstance(judge(finite=False), NotJudged)
 
 
-def judge_two(**values: Any) -> Outcome:
+def judge_two(source: dict[str, float] | None = None, **values: Any) -> Outcome:
     """A source that is read freely, and the tokens of a decoder."""
     usual = {"expects_causal": True, "finite": True, "reach": 1, "other_rows": 0.0}
-    source = usual | {"loss": 7, "future": 0.8, "after": 0.9}
+    first = usual | {"loss": 7, "future": 0.8, "after": 0.9} | (source or {})
     decoder = usual | {"loss": 7, "future": 0.0, "after": 0.5} | values
-    return causal_mask_leak(make_record(exams={"dependence": {"pairs": [source, decoder]}}))
+    return causal_mask_leak(make_record(exams={"dependence": {"pairs": [first, decoder]}}))
 
 
 def test_a_source_may_hold_the_targets_where_the_decoder_hides_its_own() -> None:
     assert isinstance(judge_two(), Clear)
     assert isinstance(judge_two(future=0.3), Finding)
+    # Two tables of the same tokens, both hidden until their turn.
+    assert isinstance(judge_two(source={"future": 0.0}), Clear)
     # Tokens that change nothing, or another loss's, excuse nothing.
     assert isinstance(judge_two(after=0.0), Finding)
     assert isinstance(judge_two(loss=9), Finding)

@@ -35,6 +35,20 @@ def test_two_attentions_without_a_sum_are_suspected_only_where_nothing_is_learne
     assert isinstance(judge([1.9] * 10), NotJudged)
 
 
+def test_heads_side_by_side_are_no_stack() -> None:
+    values = {"attentions": 9, "depth": 2, "attentions_bypassed": 0, "activations": 3}
+    values |= {"activations_bypassed": 0, "summands": [], "without": ["attn"], "line": None}
+    learns = make_record(
+        {"loss.root": [1.9 * 0.97**step for step in range(80)]}, exams={"residual": values}
+    )
+    assert isinstance(residual_missing(learns), Clear)
+    deep = make_record(
+        {"loss.root": [1.9 * 0.97**step for step in range(80)]},
+        exams={"residual": values | {"depth": 9}},
+    )
+    assert isinstance(residual_missing(deep), Finding)
+
+
 def test_fires_when_the_way_around_is_closed() -> None:
     closed = [{"through": 1.0, "around": 0.0, "module": "blocks.0", "line": None}] * 4
     assert isinstance(judge(summands=closed), Finding)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.optimizer.lr_schedule_wrong import EXAM, lr_schedule_wrong
@@ -134,3 +135,13 @@ def test_a_lambda_that_gives_rates_where_factors_are_meant() -> None:
     assert "square" in found.summary
     right = [rate / meant for rate in course]
     assert isinstance(lr_schedule_wrong(record(right, initial=meant, schedule=stepped(200))), Clear)
+
+
+@pytest.mark.parametrize("first", [1e-4, 1e-2])
+def test_each_group_has_a_rate_of_its_own(first: float) -> None:
+    """Backbone and head: the series is the first group's, and so is the rate it was built for."""
+    other = {"lr": 1e-2, "initial_lr": 1e-2}
+    groups = [{"class": "Adam", "groups": [{"lr": first, "initial_lr": first}, other]}]
+    facts = {"schedule": stepped(3), "optimizer.groups": groups}
+    series = {"optim.lr": [first] * 120, "loss.token": FLAT[:120]}
+    assert isinstance(lr_schedule_wrong(make_record(series, facts=facts)), Clear)
