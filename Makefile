@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-all slow field-gpu corpus bench zoo docs fmt lint type page clean help
+.PHONY: demo test test-all slow field-gpu corpus healthy bench zoo docs fmt lint type page clean help
 
 help:
 	@echo "make demo      train a small model, then diagnose a sick script"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-all  the slow and the GPU tests as well (pages are tested where Chromium is installed)"
 	@echo "make field-gpu the programs of tests/field on this machine's GPU, plain and attached (needs torch with CUDA)"
 	@echo "make corpus    run every training script of corpus/ and print hits, misses, false alarms"
+	@echo "make healthy   attach to every sound run (corpus and zoo): false alarms, docs/healthy.md (an hour or two on 2 cores)"
 	@echo "make bench     the CPU benchmarks"
 	@echo "make zoo       every architecture of transformers, plain and attached: the same run? (an hour or two on 2 cores)"
 	@echo "make fmt lint type docs page"
@@ -45,6 +46,10 @@ field-gpu:
 
 corpus: .venv/dev
 	$(BIN)/python corpus/run.py
+
+healthy: .venv/dev
+	$(BIN)/python corpus/healthy.py --jobs $(JOBS)
+	$(BIN)/python corpus/healthy.py --table docs/healthy.md
 
 bench: .venv/dev
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done

@@ -20,6 +20,7 @@ from traindoctor.checks import laws
 from traindoctor.checks.base import Check, Outcome, check, evidence
 from traindoctor.diagnosis import consequences
 from traindoctor.doctor import Doctor, Stopped
+from traindoctor.doctor import watch as watch_block
 from traindoctor.exams import agenda
 from traindoctor.exams.base import Exam, exam
 from traindoctor.record import Record, open_record
@@ -271,3 +272,42 @@ def test_watch_as_a_block(tmp_path: Path) -> None:
         train(3)
     assert doctor.diagnosis is not None
     assert doctor.diagnosis.steps == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"), [("", None), ("twice", "double-softmax"), ("cut", "gradient-not-flowing")]
+)
+@pytest.mark.parametrize("later", [False, True], ids=["in turn", "afterwards"])
+def test_each_optimizers_steps_are_examined(
+    tmp_path: Path, fault: str, cause: str | None, later: bool
+) -> None:
+    """What is right in the steps of one optimizer says nothing of those of another."""
+    torch.manual_seed(0)
+    first = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8))
+    lower, upper = torch.nn.Linear(8, 16), torch.nn.Linear(16, 5)
+    rates = torch.optim.Adam(first.parameters(), 1e-2)
+    second = torch.optim.Adam([*lower.parameters(), *upper.parameters()], 1e-2)
+    rule = torch.randn(8, 5)
+
+    def one() -> None:
+        x = torch.randn(32, 8)
+        rates.zero_grad()
+        torch.nn.functional.mse_loss(first(x), x).backward()
+        rates.step()
+
+    def other() -> None:
+        x = torch.randn(32, 8)
+        hidden = lower(x).tanh()
+        scores = upper(hidden.detach() if fault == "cut" else hidden)
+        scores = scores.softmax(-1) if fault == "twice" else scores
+        second.zero_grad()
+        torch.nn.functional.cross_entropy(scores, (x @ rule).argmax(1)).backward()
+        second.step()
+
+    with watch_block(out=tmp_path / "run", quiet=True, budget=1.0) as doctor:
+        steps = [one] * 30 + [other] * 30 if later else [one, other] * 30
+        for step in steps:
+            step()
+    assert doctor.diagnosis is not None
+    found = [one.finding.cause for one in doctor.diagnosis.roots]
+    assert found == ([] if cause is None else [cause])

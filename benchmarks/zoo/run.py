@@ -23,10 +23,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from architectures import FAMILIES, architectures, versions
+
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
 TRAIN = HERE / "train_one.py"
-FAMILIES = ("causal", "seq2seq", "masked", "vision")
 CANNOT_BE_BUILT = 3
 # An attached run may take so many times the plain one's time and so many seconds more.
 FACTOR, SECONDS = 1.5, 10.0
@@ -70,25 +71,6 @@ def read_arguments() -> argparse.Namespace:
     arguments.add_argument("--again", action="store_true", help="measure what is known, too")
     arguments.add_argument("--table", type=Path, help="write the table of the results and stop")
     return arguments.parse_args()
-
-
-def architectures(family: str) -> list[str]:
-    from transformers.models.auto import modeling_auto
-
-    found = {
-        "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-        "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-        "vision": modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-    }
-    return list(found[family])
-
-
-def versions() -> str:
-    import torch
-    import transformers
-
-    return f"torch {torch.__version__}, transformers {transformers.__version__}"
 
 
 def read_results(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:

@@ -19,6 +19,7 @@ from traindoctor.exams import EXAMS
 from traindoctor.exams.agenda import Agenda
 from traindoctor.ground.watchdog import Overdue, limited
 from traindoctor.record import StoredRecord, open_record, record_path
+from traindoctor.record.stages import exam_and_stage
 from traindoctor.report.json import as_dict
 
 if TYPE_CHECKING:
@@ -154,8 +155,8 @@ class Doctor:
         wishes = [wish for wish in wanted(self._open) if wish.exam == name]
         self.asked.setdefault(name, set()).update(*(wish.causes for wish in wishes))
         result = self.agenda.perform(name, completed, seconds=seconds)
-        if name in self.watch.patient.stopped:
-            self._say(f"a test was {self.watch.patient.stopped[name]}; it is not tried again")
+        if (why := self.watch.patient.stopped.get(exam_and_stage(name)[0])) is not None:
+            self._say(f"a test was {why}; it is not tried again")
         if result is not None:
             self.watch.record_writer.exam(result)
 
@@ -287,7 +288,8 @@ class Doctor:
         """Exams that are still wanted: the time was up before their turn."""
         left = [*self.also] if self.settled else [*(w.exam for w in wanted(self._open)), *self.also]
         agenda = self.agenda
-        return [n for n in dict.fromkeys(left) if n in agenda.exams and n not in agenda.attempts]
+        known = [name for name in dict.fromkeys(left) if exam_and_stage(name)[0] in agenda.exams]
+        return [name for name in known if name not in agenda.attempts]
 
     def _note_unmade(self, completed: int) -> None:
         """Without its decisive exams no run is called healthy: the record is looked at once more."""

@@ -225,8 +225,45 @@ def test_a_later_stage_over_other_parameters_is_taped_again(tmp_path: Path) -> N
 
         return run
 
-    assert recorded(tmp_path / "a", stages("head")).fact("stage.taped") == 9
-    assert recorded(tmp_path / "b", stages("all")).fact("stage.taped") is None
+    assert recorded(tmp_path / "a", stages("head")).fact("stages.taped") == [1]
+    assert recorded(tmp_path / "b", stages("all")).fact("stages.taped") is None
+
+
+@pytest.mark.parametrize("turns", [1, 5])
+def test_every_optimizer_that_takes_turns_is_taped(tmp_path: Path, turns: int) -> None:
+    """Two networks, one stepping `turns` times as often: the other one's step is taped as well."""
+    first, second = Net(), Net()
+    watch = Watch(tmp_path)
+    watch.attach()
+    try:
+        optimizers = [torch.optim.SGD(net.parameters(), 0.1) for net in (first, second)]
+        for _ in range(5):
+            train(first, optimizers[0], turns)
+            train(second, optimizers[1], 1)
+        tapes = watch.patient.tapes
+        assert {tape.stage for tape in tapes.values()} == {0, 1}
+        for step, tape in tapes.items():
+            assert tape.stage == int(step % (turns + 1) == turns)
+        with watch.patient.at_stage(1):
+            assert {tape.stage for tape in watch.patient.tapes.values()} == {1}
+        assert watch.patient.tapes is tapes
+    finally:
+        watch.close("done")
+
+
+def test_optimizers_that_step_together_are_one_stage(tmp_path: Path) -> None:
+    def run() -> None:
+        model = Net()
+        parts = [torch.optim.SGD([p], 0.1) for p in model.parameters()]
+        for _ in range(30):
+            loss = model(torch.randint(11, (4, 8))).square().mean()
+            for part in parts:
+                part.zero_grad()
+            loss.backward()
+            for part in parts:
+                part.step()
+
+    assert recorded(tmp_path, run).fact("stages.taped") is None
 
 
 def test_clipping_is_seen_from_before(tmp_path: Path) -> None:

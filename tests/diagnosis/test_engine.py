@@ -110,14 +110,14 @@ def test_an_empty_record_is_inconclusive() -> None:
 
 
 def two_stages(*, again: bool | None) -> Record:
-    """The first stage shares no layer; the second was never asked, or does not (`again`), or does."""
+    """The first stage shares no layer; of the second it was not asked, or it does not (`again`), or it does."""
     results = [ExamResult("sharing", 0, "done", {"listed": [], "tied": [], "reused": []})]
     if again is not None:
         listed = [] if again else [{"modules": ["a", "b"], "times": 2, "of": 2}]
         results.append(
-            ExamResult("sharing", 81, "done", {"listed": listed, "tied": [], "reused": []})
+            ExamResult("sharing@1", 81, "done", {"listed": listed, "tied": [], "reused": []})
         )
-    return make_record({"loss.root": [1.0] * 100}, facts={"stage.taped": 81}, exams=results)
+    return make_record({"loss.root": [1.0] * 100}, facts={"stages.taped": [1]}, exams=results)
 
 
 def test_a_later_stage_is_asked_again_and_judged_by_itself() -> None:
@@ -128,7 +128,7 @@ def test_a_later_stage_is_asked_again_and_judged_by_itself() -> None:
 
     asked = outcome(None)
     assert isinstance(asked, NotJudged)
-    assert asked.wants == "sharing"
+    assert asked.wants == "sharing@1"
     assert isinstance(outcome(True), Clear)
     assert isinstance(outcome(False), Finding)
 

@@ -364,6 +364,25 @@ def test_a_loss_of_examples_that_nobody_trains_on_is_an_evaluation(
     assert "prints no loss" in result.reason
 
 
+@pytest.mark.parametrize("optimised", ["another loss", "the same loss"])
+def test_the_loss_of_a_held_out_set_is_an_evaluation(model, data, optimised: str) -> None:
+    x, y = data
+    unseen, answers = torch.randn(N, D), torch.randint(C, (N,))
+
+    def compute() -> Tensor:
+        logits = model(x)
+        with torch.no_grad():
+            F.cross_entropy(model(unseen), answers)
+        if optimised == "the same loss":
+            return F.cross_entropy(logits, y)
+        return F.mse_loss(logits.softmax(-1), F.one_hot(y, logits.shape[-1]).float())
+
+    patient = reading(model, compute, lambda op: op.name == "cross_entropy" and not op.grad_enabled)
+    result = printed_loss(patient)
+    assert not result.done
+    assert "prints no loss" in result.reason
+
+
 @pytest.mark.parametrize("how", ["same rows", "some of them", "a pass of its own"])
 def test_another_loss_of_the_same_examples_is_no_evaluation(model, data, how: str) -> None:
     x, y = data

@@ -43,7 +43,7 @@ CELLS: dict[str, object] = {
     "long": '"' + "x" * 200_000 + '"',
 }
 FACTS = (
-    "run.steps run.seconds run.ended run.total_steps self.listener_seconds stage.taped doctor.proven doctor.unmade "
+    "run.steps run.seconds run.ended run.total_steps self.listener_seconds stages.taped doctor.proven doctor.unmade "
     "doctor.asked verdict loss.site text.samples model.parameters schedule ranks optimizer.groups env script"
 ).split()
 VALUES = (

@@ -30,8 +30,10 @@ ALWAYS = frozenset({0, 1, 2, 20, 100})
 # After those a tape is one more measurement that the governor pays for.
 EVERY = 100
 PART = "tape"
-# An optimizer that comes later, over other parameters, begins a stage of its own; earlier it is one of several.
+# An optimizer over other parameters begins a stage of its own; of one that comes later the next step is taped at once.
 LATER = 5
+# Stages that are told apart (layers that thaw one by one make many), and tapes that are tried for each.
+MOST_STAGES, MOST_TRIES = 4, 3
 
 # What putting a tape together may take while the script waits: it is a walk over some thousand functions.
 FINISH_SECONDS = 10.0
@@ -57,9 +59,15 @@ class Taping:
         self._inside = 0.0
         """Seconds inside the script's calls that are on the account and not told yet."""
         self.crashes = CrashKeeper(patient.names, hub.notes)
-        self._held: dict[int, frozenset[int]] = {}
-        """The parameters of each optimizer that has stepped."""
-        self._stage = -1
+        self._held: list[frozenset[int]] = []
+        """The parameters that each stage trains."""
+        self._stages: dict[int, int] = {}
+        """Optimizer -> its stage."""
+        self._stage_seen: dict[int, list[int]] = {}
+        """Stage that was never taped -> its first steps."""
+        self._stages_taped: set[int] = set()
+        self._begun, self._target = -1, -1
+        """The step whose stage is known, and the one at which a stage that was never taped should come again."""
         self._asked_beside: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
             weakref.WeakKeyDictionary()
         )
@@ -78,13 +86,13 @@ class Taping:
     def wanted(self, step: int) -> bool:
         if step == self._taped_step or self._given_up:
             return False
-        if self._asked or (step in ALWAYS and self.governor.can_lend):
+        if self._asked or step == self._target or (step in ALWAYS and self.governor.can_lend):
             return True
         return PART in self.governor.choose(step)
 
     def planned(self, step: int) -> bool:
         """Whether a tape or a snapshot may begin at this step: asked for steps that might pass in silence."""
-        return self._asked or step in ALWAYS or step % SNAPSHOT_EVERY == 0
+        return self._asked or step == self._target or step in ALWAYS or step % SNAPSHOT_EVERY == 0
 
     def on(self, event: Event, step: int) -> None:
         """Every event of the run, before any probe has seen it. Its price is asked while a step is taped."""
@@ -127,17 +135,31 @@ class Taping:
                     if self._once_more < 0:
                         self._once_more = step + LONG_AFTER
         elif isinstance(event, StepBegin):
-            if self.recording:
-                self._finish(step)
-            if id(event.optimizer) not in self._held:
-                self._learn(event.optimizer, step)
+            if (
+                step != self._begun
+            ):  # of several that step together the first one's stage is the step's
+                self._begun, stage = step, self._stage_of(event.optimizer, step)
+                if self.recording:
+                    self._finish(step, stage)
+                if stage not in self._stages_taped:
+                    self._await(stage, step)
 
-    def _learn(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """What a new stage trains was never taped: its second step is."""
-        held = frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
-        if step >= LATER and held not in self._held.values():
-            self._asked, self._stage = True, step
-        self._held[id(optimizer)] = held
+    def _stage_of(self, optimizer: torch.optim.Optimizer, step: int) -> int:
+        if id(optimizer) not in self._stages:
+            held = frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
+            if held not in self._held and len(self._held) < MOST_STAGES:
+                self._held.append(held)
+                self._asked = self._asked or step >= LATER
+            known = held in self._held
+            self._stages[id(optimizer)] = self._held.index(held) if known else MOST_STAGES - 1
+        return self._stages[id(optimizer)]
+
+    def _await(self, stage: int, step: int) -> None:
+        """A stage that was never taped should come again after as many steps as the last time."""
+        seen = self._stage_seen.setdefault(stage, [])
+        seen.append(step)
+        if 2 <= len(seen) < 2 + MOST_TRIES:
+            self._target = 2 * step - seen[-2]
 
     def step_ended(self, step: int) -> None:
         """Step `step - 1` is over. Without optimizer events its tape ends here; without a module the next begins."""
@@ -158,16 +180,18 @@ class Taping:
         self._charged = self._recorder
         hub.recorder, hub.beside = self._recorder, Beside(self._recorder)
 
-    def _finish(self, step: int) -> None:
+    def _finish(self, step: int, stage: int = 0) -> None:
         assert self._recorder is not None
         self._finished = True
         try:
             with stacks_restored():
                 tape = limited(self._recorder.finish, seconds=FINISH_SECONDS)
+            tape.stage = stage
             self.patient.add_tape(tape)
-            if 0 <= self._stage < step and self.patient.writer is not None:
-                self.patient.writer.fact("stage.taped", step)
-                self._stage = -1
+            if stage not in self._stages_taped:
+                self._stages_taped.add(stage)
+                if stage and self.patient.writer is not None:
+                    self.patient.writer.fact("stages.taped", sorted(self._stages_taped - {0}))
         except (ReplayError, Overdue) as reason:
             late = isinstance(reason, Overdue)
             self.patient.refusals[step] = f"the tape was dropped: {reason}" if late else str(reason)

@@ -6,7 +6,7 @@ import difflib
 import shlex
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +19,12 @@ from traindoctor.diagnosis.symptoms import symptoms
 from traindoctor.diagnosis.verdict import ENOUGH_STEPS, RUN, Diagnosis, Run, judge
 from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.record import ExamResult, Record, open_record
+from traindoctor.record.stages import later_stages, of_the_stage
 
 # An exam nobody has timed yet counts as this much, in the unit of the others (steps or seconds).
 UNKNOWN_COST = 1.0
 # Cheaper than this makes no difference.
 FREE = 0.01
-# Exams of one taped step, of what the model and the loss are: asked again in a new stage.
-BY_TAPE = frozenset(
-    "tape_gradient functions_alone gradient_flow loss_input loss_coefficient printed_loss shift dependence positions "
-    "softmax_axis residual normalisation padding sharing".split()
-)
 
 
 def diagnose(
@@ -106,14 +102,15 @@ def examine(
 ) -> list[Outcome]:
     """Every check's outcome. A check that fails judges nothing, and its fault is told."""
     outcomes: list[Outcome] = []
-    stage = of_this_stage(record)
+    stages = later_stages(record)
     for check in checks:
         try:
             # Numbers of sick runs overflow and divide by zero; that is what they are read for.
             with np.errstate(all="ignore"):
                 outcome = check(record)
-                if stage is not None and not isinstance(outcome, Finding):
-                    outcome = _of_both(outcome, check(stage))
+                for stage, part in stages:
+                    if not isinstance(outcome, Finding):
+                        outcome = _of_both(outcome, check(part), stage)
         except RecordError:  # no check can judge a record that cannot be read
             raise
         except Exception as error:  # one broken check must not cost the verdict of the others
@@ -126,30 +123,16 @@ def examine(
     return outcomes
 
 
-def of_this_stage(record: Record) -> Record | None:
-    """The record without the exams of earlier stages; None where the run has one stage only.
-
-    A later optimizer over other parameters (fine-tuning after training) makes another model of it: what was
-    proven of the first says nothing of the second.
-    """
-    begun = record.fact("stage.taped")
-    if begun is None:
-        return None
-    made = [r for r in record.exam_results if r.step >= int(begun) or r.exam not in BY_TAPE]
-    return Record(
-        series={name: record[name] for name in record.names},
-        layers={n: table for n in record.layer_names if (table := record.layers(n)) is not None},
-        facts=record.facts,
-        exams=made,
-        notes=record.notes,
-        meta=record.meta,
-    )
-
-
-def _of_both(whole: Outcome, stage: Outcome) -> Outcome:
-    """What the last stage alone shows, or still wants to be asked; else what the whole run showed."""
-    asks = isinstance(stage, NotJudged) and stage.wants is not None
-    return stage if asks or isinstance(stage, Finding) else whole
+def _of_both(whole: Outcome, part: Outcome, stage: int) -> Outcome:
+    """What a later stage shows, or still wants to be asked; else what the whole run showed."""
+    if isinstance(part, Finding):
+        return part
+    if not isinstance(part, NotJudged) or part.wants is None:
+        return whole
+    asked = of_the_stage(part.wants, stage)
+    # The first stage's question comes first; what is not asked by stages was answered for all of them.
+    first = isinstance(whole, NotJudged) and whole.wants is not None
+    return whole if first or asked == part.wants else replace(part, wants=asked)
 
 
 @dataclass(frozen=True)

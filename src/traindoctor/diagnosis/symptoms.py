@@ -164,7 +164,10 @@ def _on_unigram_rung(record: Record) -> list[Symptom]:
     if length < RUNG_STEPS - 20:
         return []
     since = int(steps[len(on) - length])
-    text = f"the loss stays where counting tokens gets ({rung.last:.3g} nats): context is not used"
+    text = (
+        f"the loss stays where counting the targets alone gets ({rung.last:.3g} nats): "
+        "what the model is given is not used"
+    )
     return [Symptom("loss-at-unigram", text, since, True)]
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams import EXAMS, load
 from traindoctor.ground.memory import memory
 from traindoctor.record import ExamResult
+from traindoctor.record.stages import BY_STAGE, exam_and_stage
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
@@ -52,6 +55,7 @@ class Agenda:
 
     def load(self, name: str) -> Any:
         """The Exam; None (and never asked again) where it is unknown or cannot be imported."""
+        name, _ = exam_and_stage(name)
         try:
             return load(name) if name in self.exams else None
         except Exception as error:  # an exam that cannot be loaded is one exam less, not a run less
@@ -64,9 +68,13 @@ class Agenda:
         exam = self.load(name)
         if exam is None:
             return False
-        if name in self.patient.stopped:
+        _, stage = exam_and_stage(name)
+        if exam.name in self.patient.stopped:
             return False
-        if exam.needs_tape and self.patient.tape is None and not ended:
+        tapes = self.patient.tapes.values()
+        if stage and not any(tape.stage == stage for tape in tapes):
+            return False
+        if exam.needs_tape and not tapes and not ended:
             return False  # some script's first step cannot be taped; the second can
         attempts = self.attempts.get(name, [])
         if not attempts:
@@ -104,12 +112,20 @@ class Agenda:
         self.patient.seconds = seconds
         self.patient.hard_seconds = self.hard_seconds(name, seconds)
         self.patient.hard_host_bytes, self.patient.hard_device_bytes = memory.working_room()
-        result: ExamResult = exam(self.patient)
+        result = self._at_its_stage(exam, name)
         memory.given_back()
         self.prices[name] = time.perf_counter() - began
-        if name in self.patient.stopped:
-            self._fault(f"the exam {name} was {self.patient.stopped[name]}; it is not tried again")
+        if exam.name in self.patient.stopped:
+            why = self.patient.stopped[exam.name]
+            self._fault(f"the exam {exam.name} was {why}; it is not tried again")
         return result
+
+    def _at_its_stage(self, exam: Any, name: str) -> ExamResult:
+        """An exam of one taped step sees those of its own stage; the result is named like what was asked for."""
+        _, stage = exam_and_stage(name)
+        with self.patient.at_stage(stage) if exam.name in BY_STAGE else nullcontext():
+            result: ExamResult = exam(self.patient)
+        return replace(result, exam=name)
 
     def hard_seconds(self, name: str, seconds: float) -> float:
         """After how long it is stopped from outside; `seconds` are what is left after the script's end."""

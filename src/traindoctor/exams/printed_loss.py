@@ -214,7 +214,7 @@ def is_a_loss(tape: StepTape, read: Read) -> bool:
 def of_other_examples(tape: StepTape, ref: Ref) -> bool:
     """An evaluation: none of the predictions that it judges is judged by what is optimised (the nodes of one graph
     are dealt to training and validation). Asked at the last value that both are made of: the rows by which each has a
-    derivative."""
+    derivative. Where a model has no such value (one matrix), by the data that each is given."""
     if not apart(tape, [ref]):
         return False
     structure, bits = Structure(tape), 0
@@ -228,13 +228,19 @@ def of_other_examples(tape: StepTape, ref: Ref) -> bool:
         if one is not None and op.depends_on == PARAMETER | DATA and bits >> one.index & 1
     ]
     if not shared:
-        return False
+        roots = [root.ref for root in tape.roots if root.ref is not None]
+        return not data_behind(tape, [ref]) & data_behind(tape, roots)
     replayed = replay(tape, gradients=True, look_through=off_the_way(tape), want=[ref, shared[-1]])
     value, printed = replayed[shared[-1]], replayed[ref]
     if not (value.requires_grad and printed.requires_grad and replayed.loss.requires_grad):
         return False
     mine, theirs = (rows_judged(what, value) for what in (printed.sum(), replayed.loss))
     return bool(mine.any() and theirs.any()) and not bool((mine & theirs).any())
+
+
+def data_behind(tape: StepTape, refs: list[Ref]) -> set[Ref]:
+    """What came with the batch, on the way to these values."""
+    return {ref for op in tape.needed(refs) for ref in op.inputs if ref in tape.data_set}
 
 
 def rows_judged(scalar: Tensor, value: Tensor) -> Tensor:

@@ -28,8 +28,9 @@ from traindoctor.ground.stacks import stacks_restored
 from traindoctor.record import RecordWriter
 from traindoctor.tape.tape import StepTape
 
-# Tapes kept: the first two (a wrong gradient, a missing zero_grad) and the latest ones.
-KEPT_LATEST = 2
+# Tapes kept: the first two (a wrong gradient, a missing zero_grad) and the latest ones; fewer of a later stage.
+KEPT_FIRST, KEPT_LATEST = 2, 2
+KEPT_OF_LATER_STAGES = 1
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Patient:
     hard_host_bytes: float = math.inf
     hard_device_bytes: float = math.inf
     """The same for memory, beyond what is used when it begins."""
+    _every_tape: dict[int, StepTape] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
     """Exams that were stopped, and why: none is tried again in this run."""
 
@@ -74,11 +76,28 @@ class Patient:
     def first_tape(self) -> StepTape | None:
         return self.tapes[min(self.tapes)] if self.tapes else None
 
+    @property
+    def every_tape(self) -> dict[int, StepTape]:
+        """The tapes of all stages, also while an exam sees those of one."""
+        return self._every_tape or self.tapes
+
+    @contextmanager
+    def at_stage(self, stage: int) -> Iterator[None]:
+        """Inside, only the steps of one optimizer were taped (if there are any)."""
+        whole = self.tapes
+        chosen = {step: tape for step, tape in whole.items() if tape.stage == stage}
+        self.tapes, self._every_tape = chosen or whole, whole
+        try:
+            yield
+        finally:
+            self.tapes, self._every_tape = whole, {}
+
     def add_tape(self, tape: StepTape) -> None:
-        """Keeps the first two and the latest few."""
+        """Keeps the first and the latest few of each stage."""
         self.tapes[tape.step] = tape
-        steps = sorted(self.tapes)
-        for step in steps[2:-KEPT_LATEST]:
+        steps = sorted(step for step, other in self.tapes.items() if other.stage == tape.stage)
+        first, latest = (KEPT_OF_LATER_STAGES,) * 2 if tape.stage else (KEPT_FIRST, KEPT_LATEST)
+        for step in steps[first:-latest]:
             del self.tapes[step]
 
     def make_room(self) -> None:

@@ -146,6 +146,10 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= LAST_STEP
 
 
+def _is_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value))
+
+
 def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
@@ -156,10 +160,7 @@ def _is_rows(value: Any) -> bool:
 
 def _is_parameters(value: Any) -> bool:
     return _is_rows(value) and all(
-        isinstance(row.get("name"), str)
-        and isinstance(row.get("shape"), list)
-        and all(map(_is_count, row["shape"]))
-        for row in value
+        isinstance(row.get("name"), str) and _is_counts(row.get("shape")) for row in value
     )
 
 
@@ -191,7 +192,7 @@ FACTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "run.seconds": (_is_amount, "a number of seconds"),
     "run.total_steps": (_or_nothing(_is_count), "a count of steps"),
     "self.listener_seconds": (_is_amount, "a number of seconds"),
-    "stage.taped": (_or_nothing(_is_count), "a step"),
+    "stages.taped": (_or_nothing(_is_counts), "a list of stages"),
     "watch.ended": (_or_nothing(lambda value: isinstance(value, str)), "a sentence"),
     "doctor.proven": (_maps(_is_count), "a step for each cause"),
     "doctor.unmade": (_or_nothing(_is_names), "a list of exams"),

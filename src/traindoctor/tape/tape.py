@@ -44,6 +44,8 @@ class StepTape:
 
     swapped: dict[str, str] = field(default_factory=dict)
     """Parameter -> the one whose gradient it got at the optimizer's step."""
+    stage: int = 0
+    """Whose step it is: the number of the optimizer that made it, in the order of their first steps."""
     compiled: float | None = None
     """Compiled code ran in the step, and the tape has it uncompiled: the largest relative difference of results."""
 
