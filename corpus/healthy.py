@@ -113,6 +113,7 @@ def examined(patient: Patient, after: float, timeout: float) -> dict[str, Any]:
         **row,
         "verdict": told["verdict"],
         "steps": told["steps"],
+        "measured": told["coverage"]["measured_steps"],
         "causes": [(cause["cause"], cause["status"]) for cause in told["causes"]],
         "detail": told["reason"] or "",
     }

@@ -97,8 +97,8 @@ def test_gradients_changed_on_purpose_have_no_guilty_module() -> None:
     patient = nested_patient(8, 6, seen=True)
     results = exams(patient, "tape_gradient", "functions_alone", "guilty_module")
     [function] = results[1].values["functions"]
-    # A second Function, wrong by no test, keeps the question open.
-    other = {**function, "name": "Other"}
+    # A second Function, of which no test could say whether it is right, keeps the question open.
+    other = {**function, "name": "Other", "outcome": "undecided"}
     meant = {**function, "surrogate": True}
     results[1] = ExamResult("functions_alone", 0, "done", {"functions": [meant, other]})
     outcome = backward_incorrect(make_record(exams=results))

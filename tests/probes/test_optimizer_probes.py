@@ -602,3 +602,25 @@ def test_moments_of_an_optimizer_of_ones_own_are_found_by_what_they_are() -> Non
     assert torch.equal(named[:5], own[:5])
     other = moments(weight, None, group, {"a": m, "b": -m, "t": 3}, decoupled=True)
     assert other[:5].isnan().all(), "neither is a mean of squares"
+
+
+@pytest.mark.parametrize("never_cleared", [True, False])
+def test_a_clean_optimizer_does_not_stand_for_another(tmp_path, never_cleared: bool) -> None:
+    """That nothing lies there is seen at every step, how much lies there now and then."""
+
+    def train() -> None:
+        model = Two()
+        halves = [torch.optim.SGD(part.parameters(), lr=0.01) for part in model.children()]
+        for _ in range(12):
+            loss = model(torch.randn(4, next(model.parameters()).shape[-1])).square().mean()
+            for half in halves[never_cleared:]:
+                half.zero_grad()
+            loss.backward()
+            for half in halves:
+                half.step()
+
+    record = watched(tmp_path, train, Leftover())
+    norms = [norm for step, norm in record["grad.leftover_norm"] if step > 0]
+    assert norms
+    assert all((norm > 0) == never_cleared for norm in norms)
+    assert isinstance(missing_zero_grad(record), Finding if never_cleared else Clear)

@@ -51,7 +51,7 @@ def test_fields_of_the_design() -> None:
     ]
     assert data["not_applicable"] == [{"cause": "f", "sentence": "g"}]
     assert [one["cause"] for one in data["advice"]] == ["memory-leak"]
-    assert data["coverage"] == {"applicable": 3, "passed": 1}
+    assert data["coverage"] == {"applicable": 3, "passed": 1, "measured_steps": None}
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ PLAIN = {
     "to": "x.to(torch.float64); x.type(torch.float64); x.type_as(y)",
     "float": "x.float(); x.double()",
     "half": "x.half(); x.bfloat16()",
-    "split": "x.split(2); x.chunk(2); x.unbind(0)",
+    "split": "x.split(2); x.chunk(2); x.unbind(0); x.tensor_split(3); x.split_with_sizes([1, 2])",
     "select": "x.select(0, 1); x.narrow(0, 0, 2)",
     "repeat": "x.repeat(2, 1); x.repeat_interleave(2, 0); torch.tile(x, (2,))",
     "detach": "x.detach(); x.data",

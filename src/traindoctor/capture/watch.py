@@ -412,7 +412,8 @@ class Watch:
     def _write_totals(self) -> None:
         writer = self._writer
         assert writer is not None
-        writer.fact("run.steps", self.count.real_steps)
+        # Optimizers that step together make one step; one that never steps makes none.
+        writer.fact("run.steps", min(self.count.real_steps, self.count.step))
         writer.fact("run.backwards", self.count.backwards)
         writer.fact("run.seconds", time.time() - self._began)
         writer.fact("self.share", self.governor.share)

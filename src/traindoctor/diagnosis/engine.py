@@ -46,10 +46,9 @@ def diagnose(
         return diagnose_log(record, outcomes, notes)
     with np.errstate(all="ignore"):
         seen, percent, seconds = symptoms(record), overhead_percent(record), own_seconds(record)
-    own = record.get("self.seconds")
     run = Run(
         steps=record.num_steps,
-        heard=None if own is None else len(own),
+        measured=_measured(record),
         symptoms=seen,
         running=watched(record) and record.fact("run.ended") is None,
         unmade=unmade(record, outcomes),
@@ -67,6 +66,14 @@ def diagnose(
         after_seconds=after_seconds(record),
         notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
     )
+
+
+def _measured(record: Record) -> int | None:
+    """The steps that were measured: the others were counted, or passed in silence. None for a log."""
+    for name in ("backward.calls", "self.seconds"):
+        if (series := record.get(name)) is not None:
+            return len(series)
+    return None
 
 
 def unmade(record: Record, outcomes: Iterable[Outcome]) -> tuple[str, ...]:

@@ -71,6 +71,8 @@ class Diagnosis:
     """Where the verdict is inconclusive: what to run or to give for a decision."""
     reproduce: str | None = None
     """The command that makes this verdict again."""
+    measured: int | None = None
+    """Of the steps, those that were measured."""
     overhead_percent: float | None = None
     overhead_seconds: float | None = None
     """Most of it is spent on the first steps: in a short script its share is large."""
@@ -156,8 +158,8 @@ class Run:
     """What is known of a run beside the outcomes of its checks."""
 
     steps: int
-    heard: int | None = None
-    """Of these, those that were listened to; None: all."""
+    measured: int | None = None
+    """Of these, those that were measured; None: all."""
     symptoms: tuple[Symptom, ...] = ()
     running: bool = False
     unmade: tuple[str, ...] = ()
@@ -195,6 +197,7 @@ def judge(outcomes: Sequence[Outcome], run: Run, **more: Any) -> Diagnosis:
         run.symptoms,
         run.steps,
         tuple(one for one in findings if one.cause in COSTS_ONLY_TIME),
+        measured=run.measured,
         **more,
     )
     verdict, reason, decides = _verdict(made, run)
@@ -250,8 +253,8 @@ def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
             f"{_steps(run.steps)} are too few to call a run healthy; {run.enough_steps} are needed"
         )
         return text, "let it train longer"
-    if run.heard is not None and run.heard < run.enough_steps:
-        text = f"the budget left time for only {run.heard} of {_steps(run.steps)}; {run.enough_steps} are needed"
+    if run.measured is not None and run.measured < run.enough_steps:
+        text = f"the budget left time for only {run.measured} of {_steps(run.steps)}; {run.enough_steps} are needed"
         return text, more_budget(run.command)
     essential = [one for one in made.not_judged if one.cause in ESSENTIAL]
     if essential:

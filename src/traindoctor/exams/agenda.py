@@ -68,8 +68,8 @@ class Agenda:
         exam = self.load(name)
         if exam is None:
             return False
-        _, stage = exam_and_stage(name)
-        if exam.name in self.patient.stopped:
+        known_as, stage = exam_and_stage(name)
+        if known_as in self.patient.stopped:
             return False
         tapes = self.patient.tapes.values()
         if stage and not any(tape.stage == stage for tape in tapes):
@@ -115,15 +115,14 @@ class Agenda:
         result = self._at_its_stage(exam, name)
         memory.given_back()
         self.prices[name] = time.perf_counter() - began
-        if exam.name in self.patient.stopped:
-            why = self.patient.stopped[exam.name]
+        if (why := self.patient.stopped.get(exam.name)) is not None:
             self._fault(f"the exam {exam.name} was {why}; it is not tried again")
         return result
 
     def _at_its_stage(self, exam: Any, name: str) -> ExamResult:
         """An exam of one taped step sees those of its own stage; the result is named like what was asked for."""
-        _, stage = exam_and_stage(name)
-        with self.patient.at_stage(stage) if exam.name in BY_STAGE else nullcontext():
+        known_as, stage = exam_and_stage(name)
+        with self.patient.at_stage(stage) if known_as in BY_STAGE else nullcontext():
             result: ExamResult = exam(self.patient)
         return replace(result, exam=name)
 

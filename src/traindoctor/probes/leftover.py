@@ -65,6 +65,8 @@ class Leftover:
         """Of each, the least that lay in its `.grad` at a backward pass since its own last step."""
         self._stepped: dict[int, Tensor | float] = {}
         """Of the optimizers that stepped in this step."""
+        self._unmeasured = False
+        """Something lay there for one of them, and nobody measured how much."""
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin):
@@ -76,6 +78,7 @@ class Leftover:
             for known in (key, NOBODY):
                 if known in self._lowest:
                     self._stepped[key] = self._lowest.pop(known)
+            self._unmeasured = self._unmeasured or key not in self._stepped
         elif isinstance(event, BackwardBegin) and event.inputs is None:
             self._look(due=due)
 
@@ -134,12 +137,16 @@ class Leftover:
             device = tensors[0].device if tensors else None
             values = [torch.as_tensor(one, device=device).float() for one in stepped.values()]
             numbers = [self._held[key].number if key in self._held else NOBODY for key in stepped]
-            write = partial(self._write, record, step, numbers)
+            write = partial(self._write, record, step, numbers, whole=not self._unmeasured)
             self._later.put(step, torch.stack(values), write)
+        self._unmeasured = False
         self._later.collect(step)
 
-    def _write(self, record: RecordWriter, step: int, numbers: list[int], norms: Tensor) -> None:
-        record.scalar("grad.leftover_norm", step, float(norms.max()))
+    def _write(
+        self, record: RecordWriter, step: int, numbers: list[int], norms: Tensor, *, whole: bool
+    ) -> None:
+        if whole:  # what is free to see, that nothing lies there, must not stand for those that it does not hold for
+            record.scalar("grad.leftover_norm", step, float(norms.max()))
         if 1 < self._count <= MOST:
             found = dict(zip(numbers, norms.tolist()))
             row = [found.get(number, math.nan) for number in range(self._count)]

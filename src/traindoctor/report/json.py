@@ -32,7 +32,11 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         ],
         "advice": [_finding(found) for found in diagnosis.advice],
         "symptoms": [_symptom(symptom) for symptom in diagnosis.symptoms],
-        "coverage": {"applicable": diagnosis.applicable, "passed": diagnosis.passed},
+        "coverage": {
+            "applicable": diagnosis.applicable,
+            "passed": diagnosis.passed,
+            "measured_steps": diagnosis.measured,
+        },
         "notes": list(diagnosis.notes),
         "steps": diagnosis.steps,
         "overhead_percent": diagnosis.overhead_percent,

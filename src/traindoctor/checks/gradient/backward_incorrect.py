@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -169,10 +169,14 @@ def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
 def _unseen(whole: ExamResult, alone: ExamResult) -> list[str]:
     """What the replay cannot look into and what alone could not be decided: its backward made the reference too."""
     tested = alone.values["functions"] if alone.done else []
-    decided = {
-        f["name"] for f in tested if f.get("outcome", f["test"]) not in ("undecided", "none")
-    }
+    decided = {f["name"] for f in tested} - set(_undecided(tested))
     return [name for name in whole.values["opaque"] if name not in decided]
+
+
+def _undecided(functions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Those of which no test could say whether they are right."""
+    unsure = ("undecided", "none")
+    return [f["name"] for f in functions if f.get("outcome", f["test"]) in unsure]
 
 
 def _by_differences(result: ExamResult | None, unseen: list[str]) -> Outcome:
@@ -235,7 +239,7 @@ def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
     functions = alone.values.get("functions", []) if alone.done else []
     meant = [f for f in functions if f.get("surrogate") or f.get("identity")]
     untested = [f["name"] for f in functions if f["test"] == "none" and f not in meant]
-    if meant and not untested:
+    if meant and not set(_undecided(functions)) - {f["name"] for f in meant}:
         return backward_incorrect.clear("its Functions change gradients on purpose")
     if not untested:
         reason = "the gradient differs from the replay's, and no Function is the reason"
