@@ -364,6 +364,38 @@ def test_a_loss_of_examples_that_nobody_trains_on_is_an_evaluation(
     assert "prints no loss" in result.reason
 
 
+@pytest.mark.parametrize("shown", ["divergence", "one term", "mean"])
+def test_a_statistic_or_a_term_of_the_loss_is_no_other_loss(model, data, shown: str) -> None:
+    """A surrogate loss is optimised (ratios times advantages). Printed: how far the policy has moved, the value's
+    error, or the mean of the squares, which is a loss that nobody optimises."""
+    x, _ = data
+    before, advantages = torch.randn(N), torch.linspace(-1, 1, N)
+
+    def compute() -> Tensor:
+        scores = model(x)
+        squares = (scores[:, 0] - advantages.flip(0)) ** 2
+        change = -squares - before
+        value = ((scores[:, 1] - advantages) ** 2).mean()
+        surrogate = (change.exp() * advantages).mean()
+        moved = change.exp() - 1 - change
+        float((moved if shown == "divergence" else squares).mean().detach())
+        return 3 * surrogate + value
+
+    means: list[Any] = []
+
+    def chosen(op: Any) -> bool:
+        means.extend([op] if op.name == "mean" else [])
+        return op in means and (shown != "one term" or op is means[0])
+
+    patient = reading(model, compute, chosen)
+    result = printed_loss(patient)
+    if shown == "mean":
+        assert result.values["cosine"] < 0.9
+    else:
+        assert not result.done
+        assert "a part of the loss, or a statistic" in result.reason
+
+
 @pytest.mark.parametrize("optimised", ["another loss", "the same loss"])
 def test_the_loss_of_a_held_out_set_is_an_evaluation(model, data, optimised: str) -> None:
     x, y = data

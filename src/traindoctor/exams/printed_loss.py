@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Scalars of one step that are looked at; scripts that print more print norms.
 MAX_READS = 12
+# From here on two gradients are one.
+SAME = 0.9999
 # Share of the gradient's entries that half precision cannot hold with all their bits.
 FAINT = 0.5
 # Rows in float32 that are parallel span a second direction of about 1e-14 of the first, squared.
@@ -89,11 +91,14 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
         if float((faint & (matrix != 0).any(dim=0)).double().mean()) > FAINT:
             raise NotPossible("most of the gradient is below the range of half precision")
     cosines = [float(torch.cosine_similarity(target, row, dim=0)) for row in matrix]
+    along = projection(target, matrix)
+    if along < SAME and not any(another_loss(tape, read, off) for read, _ in columns):
+        raise NotPossible("what the script prints is a part of the loss, or a statistic of it")
     return {
         "step": tape.step,
         "was_read": was_read,
         "apart": apart(tape, [read.ref for read, _ in columns]),
-        "cosine": projection(target, matrix),
+        "cosine": along,
         "unheard": unheard,
         "best_single": max(cosines),
         "reads": [
@@ -106,6 +111,32 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
         ],
         "faithful": distance_from_step(tape),
     }
+
+
+def another_loss(tape: StepTape, read: Read, off: set[Op]) -> bool:
+    """What is read is meant to fall: it grows with the error of each example, and is no mere term of what is optimised.
+
+    A divergence from an earlier policy grows with some errors and falls with others; one of two terms that is printed
+    says nothing of the other.
+    """
+    roots = [root.ref for root in tape.roots if root.ref is not None]
+    if read.ref not in roots and any(read.ref in terms_of(tape, root) for root in roots):
+        return False
+    numbers = sites_of(tape, [read.ref])
+    errors = [
+        ref
+        for site in loss_sites(tape)
+        for ref in site.op.outputs[:1]
+        if site.op.number in numbers and ref is not None and ref != read.ref
+    ]
+    replayed = replay(tape, gradients=True, look_through=off, want=[read.ref, *errors])
+    value = replayed[read.ref]
+    inputs = [replayed[ref] for ref in errors if replayed[ref].requires_grad]
+    if not inputs or not value.requires_grad:
+        return True
+    with torch.enable_grad():
+        slopes = torch.autograd.grad(value.sum(), inputs, allow_unused=True)
+    return not any(s is not None and bool((s > 0).any() and (s < 0).any()) for s in slopes)
 
 
 def unheard_term(tape: StepTape, given: Mapping[str, Tensor]) -> dict[str, Any] | None:
