@@ -251,6 +251,30 @@ def test_every_optimizer_that_takes_turns_is_taped(tmp_path: Path, turns: int) -
         watch.close("done")
 
 
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_model_that_trains_in_evaluation_mode_is_taped(tmp_path: Path, evaluates: bool) -> None:
+    """An evaluation that keeps its gradients begins no tape of a step."""
+    watch = Watch(tmp_path)
+    watch.attach()
+    try:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(30):
+            x = torch.randint(11, (4, 8))
+            if evaluates:
+                model.eval()
+                F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+            model.train(evaluates)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+            optimizer.step()
+        tapes = watch.patient.tapes
+        assert len(tapes) >= 2
+        assert all(sum(op.kind == "cross_entropy" for op in t.ops) == 1 for t in tapes.values())
+    finally:
+        watch.close("done")
+
+
 def test_optimizers_that_step_together_are_one_stage(tmp_path: Path) -> None:
     def run() -> None:
         model = Net()

@@ -54,6 +54,10 @@ class Taping:
         self._finished = False
         self._asked = False
         self._seen_module = False
+        self._modes: set[bool] = set()
+        """Training mode or not, of the passes with gradient since the last step."""
+        self._in_eval_mode = False
+        """The last step was made of passes in evaluation mode alone: so the next one may be (preferences, fine-tuning)."""
         self._taped_step = -1
         self._seconds = 0.0
         self._inside = 0.0
@@ -116,7 +120,9 @@ class Taping:
                 self._recorder = hub.recorder = hub.beside = None
         if isinstance(event, ForwardBegin) and event.wants_grad:
             self._seen_module = True
-            if not self.recording and event.training and self.wanted(step):
+            self._modes.add(event.training)
+            in_mode = event.training or self._in_eval_mode
+            if not self.recording and in_mode and self.wanted(step):
                 reason = untapeable(event.module)
                 if reason is None:
                     self._start(step)
@@ -139,6 +145,7 @@ class Taping:
                 step != self._begun
             ):  # of several that step together the first one's stage is the step's
                 self._begun, stage = step, self._stage_of(event.optimizer, step)
+                self._in_eval_mode, self._modes = self._modes == {False}, set()
                 if self.recording:
                     self._finish(step, stage)
                 if stage not in self._stages_taped:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.base import NotPossible, TooEarly, exam
 from traindoctor.experiment.at_rest import no_gradient, trained
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from traindoctor.tape.tape import StepTape
 
 MAX_NAMES = 12
+# Weights that start at zero have moved by this step: what they let through is no longer exactly 0.
+SETTLED = 2
 # Whole tensors leave torch by these, to be worked on elsewhere.
 ARRAYS = frozenset({"numpy", "tolist", "__array__", "__dlpack__"})
 
@@ -52,6 +54,9 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     dark = [name for name in silent if name not in hidden]
     dark = [name for name in dark if name not in rounded_away(tape, dark)]
     moving = hidden + values_that_matter(tape, dark)
+    reached = {name for t in every for name, gradient in t.fresh.items() if gradient is not None}
+    if moving and reached.issuperset(moving) and tape.step < SETTLED:
+        raise TooEarly("weights that start at zero let no gradient through at the first steps")
     passed = {} if moving or tape.gaps else one_path_of_several(tape)
     return {
         **passed,

@@ -33,8 +33,8 @@ def zero_factors(patient: Patient) -> Mapping[str, Any]:
     """`stuck`: weights that are exactly 0 on all taped steps with a gradient of exactly 0, and that do get a gradient
     in a replay of the same step in which nothing is changed but that they are not zero."""
     tape, first = patient.tape, patient.first_tape
-    if tape is None or first is None or tape.step < SETTLED:
-        raise TooEarly("too early: what starts at zero may still begin to move")
+    if tape is None or first is None:
+        raise TooEarly("no step was replayed yet")
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
     asleep = set(at_rest(first))
@@ -42,6 +42,8 @@ def zero_factors(patient: Patient) -> Mapping[str, Any]:
         asleep &= set(at_rest(later))
     meant = trained(patient)
     names = [name for name in tape.parameters if name in asleep and (not meant or name in meant)]
+    if names and tape.step < SETTLED:
+        raise TooEarly("too early: what starts at zero may still begin to move")
     woken = wake(tape, names)
     stuck = [name for name in names if name in woken]
     # A bias in front of a closed way waits for it and closes nothing.
