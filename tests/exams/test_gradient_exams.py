@@ -629,6 +629,32 @@ def test_a_cut_is_named_and_a_stop_gradient_is_not(data) -> None:
     assert perform(gradient_flow, patient_of(model, one_path))["blocked"] == 0
 
 
+def test_an_optimizer_over_copies_holds_none_of_the_models_weights(model, data) -> None:
+    x, y = data
+    patient = patient_of(model, lambda: F.cross_entropy(model(x), y))
+    copies = [p.detach().clone().requires_grad_() for p in model.parameters()]
+    patient.optimizers.append(torch.optim.SGD(copies, 0.1))
+    found = perform(gradient_flow, patient)
+    assert (found["trainable"], found["silent"]) == (len(copies), 0)
+
+
+def test_weights_that_start_at_zero_are_asked_again_later(data) -> None:
+    """The head starts at zero and lets nothing through; a second way is cut on purpose."""
+    x, y = data
+    trunk, head, other = nn.Linear(D, D), nn.Linear(D, C), nn.Linear(D, C)
+    nn.init.zeros_(head.weight)
+    model = nn.ModuleList([trunk, head, other])
+
+    def compute() -> Tensor:
+        h = trunk(x).tanh()
+        return F.cross_entropy(head(h), y) + F.cross_entropy(other(h.detach()), y)
+
+    patient = patient_of(model, compute)
+    result = gradient_flow(patient)
+    assert result.outcome == "refused"
+    assert result.values == {"too_early": True}
+
+
 def test_values_that_pass_through_an_argmax_are_seen(data) -> None:
     x, y = data
     model = nn.ModuleDict({"pick": nn.Linear(D, 4), "table": nn.Embedding(4, C)})

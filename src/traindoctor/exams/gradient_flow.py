@@ -40,7 +40,8 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
         raise ReplayError("the loss is not finite")
     if all(root.ref is None for root in tape.roots):
         return severed(patient, tape)
-    meant = trained(patient)
+    # An optimizer over copies (master weights) holds none of them: then all are meant to learn.
+    meant = trained(patient) & set(tape.parameters)
     silent = [
         name
         for name in tape.parameters

@@ -15,6 +15,7 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import TooEarly, exam
 from traindoctor.experiment.at_rest import at_rest, no_gradient, trained
+from traindoctor.ground.names import has_values, local
 from traindoctor.tape.execute import replay
 
 if TYPE_CHECKING:
@@ -41,7 +42,11 @@ def zero_factors(patient: Patient) -> Mapping[str, Any]:
     for later in patient.tapes.values():
         asleep &= set(at_rest(later))
     meant = trained(patient)
-    names = [name for name in tape.parameters if name in asleep and (not meant or name in meant)]
+    now = {name: p for name, p in patient.names.parameters() if has_values(p)}
+    moved = {name for name, value in now.items() if bool(local(value).any())}
+    names = [
+        name for name in tape.parameters if name in asleep - moved and (not meant or name in meant)
+    ]
     if names and tape.step < SETTLED:
         raise TooEarly("too early: what starts at zero may still begin to move")
     woken = wake(tape, names)

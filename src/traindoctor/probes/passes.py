@@ -23,6 +23,7 @@ class Passes:
         "forward.batch",
         "forward.eval_calls",
         "backward.calls",
+        "backward.into_grad",
         "zero_grad.calls",
     )
     cost: ClassVar[Cost] = "free"
@@ -30,7 +31,7 @@ class Passes:
     hears: ClassVar[tuple[type, ...]] = (BackwardBegin, ForwardBegin, GradsCleared)
 
     def __init__(self) -> None:
-        self._forward = self._eval = self._backward = self._cleared = 0
+        self._forward = self._eval = self._backward = self._into_grad = self._cleared = 0
         self._batch: int | None = None
 
     def on(self, event: Event, *, due: bool) -> None:
@@ -43,6 +44,7 @@ class Passes:
                 self._eval += 1
         elif isinstance(event, BackwardBegin):
             self._backward += 1
+            self._into_grad += event.inputs is None
         elif isinstance(event, GradsCleared):
             self._cleared += 1
 
@@ -50,10 +52,11 @@ class Passes:
         record.scalar("forward.calls", step, self._forward)
         record.scalar("forward.eval_calls", step, self._eval)
         record.scalar("backward.calls", step, self._backward)
+        record.scalar("backward.into_grad", step, self._into_grad)
         record.scalar("zero_grad.calls", step, self._cleared)
         if self._batch is not None:
             record.scalar("forward.batch", step, self._batch)
-        self._forward = self._eval = self._backward = self._cleared = 0
+        self._forward = self._eval = self._backward = self._into_grad = self._cleared = 0
         self._batch = None
 
 

@@ -28,6 +28,12 @@ def test_accumulation_and_a_resumed_start_are_silent() -> None:
     )
 
 
+def test_gradients_that_a_script_takes_itself_do_not_add_up() -> None:
+    by_hand = make_record({"backward.into_grad": [0.0] * 20})
+    assert isinstance(missing_zero_grad(by_hand), NotApplicable)
+    assert isinstance(missing_zero_grad(make_record({"backward.into_grad": [0.0] * 3})), NotJudged)
+
+
 def test_tapes_stand_in_for_a_series_that_is_too_short() -> None:
     steps = [{"step": step, "leftover": 0.0 if step == 0 else 1.9} for step in range(3)]
     record = make_record({"grad.leftover_norm": [0.0]}, exams={"tape_gradient": {"steps": steps}})
@@ -241,6 +247,16 @@ def test_a_gradient_that_fades_towards_the_input() -> None:
     assert isinstance(gradients_vanishing(stack(0.1, flat)), Clear)
     alone = make_record(layers={"grad.rms": {"head.weight": [1.0]}})
     assert isinstance(gradients_vanishing(alone), NotApplicable)
+
+
+def test_stages_of_other_sizes_are_no_stack() -> None:
+    """A pyramid's later stages are wider: their gradients have another size by design."""
+    flat = stack(1e-7, [4.0] * 30)
+    shapes = [{"name": f"blocks.{k}.weight", "shape": [8 * 2 ** (k // 2)]} for k in range(6)]
+    flat.facts["model.parameters"] = shapes
+    assert isinstance(gradients_vanishing(flat), NotApplicable)
+    flat.facts["model.parameters"] = [{**row, "shape": [8]} for row in shapes]
+    assert isinstance(gradients_vanishing(flat), Finding)
 
 
 def test_steps_without_a_gradient_are_no_measure_of_the_others() -> None:

@@ -31,8 +31,8 @@ NUMBER = re.compile(r"(^|\.)(\d+)(?=\.)")
 def gradients_vanishing(record: Record) -> Outcome | None:
     """
     ## What it does
-    Compares the gradient of the same parameter in the first and in the last block of a stack, in the median over
-    the sampled steps.
+    Compares the gradient of the same parameter, of the same shape, in the first and in the last block of a stack, in the
+    median over the sampled steps.
     ## Why it matters
     Early layers stay random; the model behaves as if it had a few layers only.
     ## How to fix
@@ -44,14 +44,16 @@ def gradients_vanishing(record: Record) -> Outcome | None:
     layers = record.layers("grad.rms")
     assert layers is not None
     typical = dict(zip(layers.layers, layers.medians().tolist()))
-    stacks: dict[str, dict[int, float]] = defaultdict(dict)
+    shapes = {row["name"]: tuple(row["shape"]) for row in record.fact("model.parameters") or ()}
+    stacks: dict[tuple[str, object], dict[int, float]] = defaultdict(dict)
     for name, size in typical.items():
         found = NUMBER.search(name)
         if found and np.isfinite(size):
-            stacks[name[: found.start(2)] + "*" + name[found.end(2) :]][int(found.group(2))] = size
+            place = name[: found.start(2)] + "*" + name[found.end(2) :]
+            stacks[place, shapes.get(name)][int(found.group(2))] = size
     ratios = [
         (blocks[min(blocks)] / blocks[max(blocks)], name)
-        for name, blocks in stacks.items()
+        for (name, _), blocks in stacks.items()
         if len(blocks) >= 3 and blocks[max(blocks)] > 0
     ]
     if not ratios:

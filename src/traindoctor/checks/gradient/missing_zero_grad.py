@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, done_exam, evidence
+from traindoctor.checks.base import ENOUGH_LOOKS, Outcome, check, done_exam, evidence
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.record import Record
 
@@ -45,6 +45,9 @@ def missing_zero_grad(record: Record) -> Outcome | None:
     network's gradients may lie about while the other learns, as long as they are gone before its own turn. So may they
     while a gradient cache is filled: that pass reaches no parameter.
     """
+    into_grad = record.get("backward.into_grad")
+    if into_grad is not None and len(into_grad) >= ENOUGH_LOOKS and not into_grad.values.any():
+        return missing_zero_grad.not_applicable("no backward pass adds to .grad")
     courses = [leftovers(record), *by_optimizer(record)]
     points = max(courses, key=dirty_share)
     if len(points) < MIN_POINTS and record.exam("tape_gradient") is None:
