@@ -380,6 +380,22 @@ class Hiding(nn.Module):
         return self.lift(kept) * alive
 
 
+def test_what_knows_no_float64_is_run_in_float32() -> None:
+    """A mixture of experts multiplies its groups in one call, which float64 does not have."""
+    experts = nn.ParameterList([torch.randn(2, 16, 16) / 4])
+    x = torch.randn(2, 16, 16)
+
+    def loss() -> Tensor:
+        return torch._grouped_mm(x, experts[0]).tanh().square().mean()
+
+    tape = tape_step(loss, experts)
+    found = replay(tape, gradients=True, dtype=torch.float64).gradients()["0"]
+    assert found is not None
+    weight = experts[0].detach().double().requires_grad_()
+    (x.double() @ weight).tanh().square().mean().backward()
+    torch.testing.assert_close(found.double(), weight.grad, rtol=1e-5, atol=1e-7)
+
+
 def test_what_a_model_draws_itself_is_drawn_again_from_another_state() -> None:
     model, x = Hiding(), torch.randn(B, T, D)
     tape = tape_step(lambda: model(x).square().mean(), model)

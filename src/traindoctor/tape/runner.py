@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from traindoctor.ground.no_communication import no_communication
 from traindoctor.ground.torch_private import uses_cuda
 from traindoctor.tape.dtypes import cast, target
 from traindoctor.tape.operators import CASTS
-from traindoctor.tape.ops import FunctionCall, Op, Ref, is_float, refs_in
+from traindoctor.tape.ops import FunctionCall, Op, Ref, is_float, op_name, refs_in
 from traindoctor.tape.tape import StepTape
 
 # Calls by which a Function gives away where a tensor lies in memory.
@@ -190,8 +191,21 @@ class TapeRunner:
         """A result that is written into memory of the step is copied there: `out=` knows no gradients."""
         place = kwargs.get("out")
         if not isinstance(place, Tensor) or not torch.is_grad_enabled():
-            return func(*args, **kwargs)
+            return self.call_in_a_dtype_it_knows(func, args, kwargs)
         return place.copy_(func(*args, **{k: v for k, v in kwargs.items() if k != "out"}))
+
+    def call_in_a_dtype_it_knows(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Some functions (a grouped product) know no float64: they are run in float32, the rest stays as it is."""
+        try:
+            return func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError):
+            if self.dtype != torch.float64 or op_name(func).endswith("_"):
+                raise
+            down = partial(cast_from, torch.float64, torch.float32)
+            result = func(*replace(args, Tensor, down), **replace(kwargs, Tensor, down))
+            return replace(result, Tensor, partial(cast_from, torch.float32, torch.float64))
 
     def refuse_harm(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Nothing a replay calls may reach the script's device: no assertion there, no random state of its own."""
@@ -267,6 +281,10 @@ class TapeRunner:
             raise ReplayError(
                 f"{call.name} works on raw memory, so it is only called with the shapes and dtypes of the script"
             )
+
+
+def cast_from(old: torch.dtype, new: torch.dtype, tensor: Tensor) -> Tensor:
+    return tensor.to(new) if tensor.dtype == old else tensor
 
 
 def apply_whole(call: FunctionCall, args: Any, kwargs: Any) -> tuple[Any, ...]:
