@@ -168,6 +168,8 @@ class Check:
     """How a run ends follows from how it was trained: never told before a cause inside the training."""
     costs_only_time: bool = False
     """It wastes time or memory while the model learns: advice, never a disease."""
+    of_optimizer: bool = False
+    """It is about the state and the settings of torch's optimizers: without one it does not apply."""
     over_batches: bool = False
     """It is about how batches follow each other: with one batch in hand nothing can be said."""
 
@@ -190,6 +192,8 @@ class Check:
         for name in self.needs:
             series = record.get(name) if name in record.names else record.layers(name)
             if series is None or len(series) == 0:
+                if self.of_optimizer:
+                    return without_optimizer(self, record)
                 return NotJudged(self.slug, f"{said(name)} was not seen", why="not-measured")
             if len(series) < self.min_steps:
                 reason = f"needs {self.min_steps} steps with {said(name)}, saw {len(series)}"
@@ -324,6 +328,7 @@ def check(
     essential: bool = False,
     outcome_only: bool = False,
     costs_only_time: bool = False,
+    of_optimizer: bool = False,
     over_batches: bool = False,
 ) -> Callable[[Callable[[Record], Outcome | None]], Check]:
     """Makes a Check of a function. It registers nothing: checks/__init__.py finds it by its file."""
@@ -344,6 +349,7 @@ def check(
             essential=essential,
             outcome_only=outcome_only,
             costs_only_time=costs_only_time,
+            of_optimizer=of_optimizer,
             over_batches=over_batches,
         )
 

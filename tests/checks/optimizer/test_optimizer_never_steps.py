@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Clear, Finding, NotJudged
+import pytest
+
+from traindoctor.checks import CHECKS
+from traindoctor.checks.base import Check, Clear, Finding, NotApplicable, NotJudged
 from traindoctor.checks.optimizer.optimizer_never_steps import optimizer_never_steps
 from traindoctor.record import make_record
 
@@ -18,8 +21,18 @@ def test_fires_on_many_backward_passes_and_weights_that_stay() -> None:
 
 def test_silent_on_long_accumulation_and_hand_written_updates() -> None:
     assert isinstance(optimizer_never_steps(make_record(facts=facts(64, None, steps=2))), Clear)
-    assert isinstance(optimizer_never_steps(make_record(facts=facts(250, True))), NotJudged)
+    by_hand = optimizer_never_steps(make_record(facts=facts(250, True)))
+    assert by_hand == Clear("optimizer-never-steps", "the script changes its weights itself")
+    assert isinstance(optimizer_never_steps(make_record(facts=facts(250, None))), NotJudged)
     assert isinstance(optimizer_never_steps(make_record(facts=facts(30, False))), NotJudged)
+
+
+@pytest.mark.parametrize("check", [c for c in CHECKS if c.of_optimizer], ids=lambda c: c.slug)
+def test_what_is_about_torchs_optimizers_does_not_apply_without_one(check: Check) -> None:
+    """A log that does not show the rate says nothing of it; a run that was watched has none."""
+    losses = {"loss.root": [1.0] * 40}
+    assert isinstance(check(make_record(losses, facts={"env": {}})), NotApplicable)
+    assert isinstance(check(make_record(losses)), NotJudged)
 
 
 def test_fires_when_the_scaler_skips_for_ever_but_not_at_its_start() -> None:

@@ -27,6 +27,7 @@ UNDER_EPS_ALONE, EPS_NEVER = 0.95, 1e-3
     title="Adam's betas or eps make its update meaningless",
     needs=["optim.lr"],
     min_steps=8,
+    of_optimizer=True,
     law=laws.RULE,
     undecided="the usual settings could not be tried",
     explains=("lr-too-high", "no-warmup", "low-precision-updates-lost", *TOO_LONG, *TOO_SHORT),

@@ -40,6 +40,7 @@ RUNAWAY = 10.0
     title="The learning rate does not follow the course it was meant to",
     needs=["optim.lr"],
     min_steps=20,
+    of_optimizer=True,
     law=laws.RULE,
     undecided="the same run at another rate could not be tried",
     explains=(

@@ -62,7 +62,9 @@ def optimizer_never_steps(record: Record) -> Outcome | None:
     backwards = max(int(record.fact("run.backwards", 0) or 0), int(stepping.get("backwards", 0)))
     if backwards < BACKWARDS:
         return optimizer_never_steps.not_judged(f"only {backwards} backward passes were seen")
-    if stepping.get("weights_changed") or stepping.get("weights_changed") is None:
+    if stepping.get("weights_changed"):
+        return optimizer_never_steps.clear("the script changes its weights itself")
+    if stepping.get("weights_changed") is None:
         return optimizer_never_steps.not_judged("the script may change its weights itself")
     return optimizer_never_steps.finding(
         evidence("optimizer steps", 0, f"one in at most {BACKWARDS} backward passes"),

@@ -20,6 +20,7 @@ INTERVAL = 200
     title="The optimizer's moments are thrown away again and again",
     needs=["optim.state_reset"],
     min_steps=12,
+    of_optimizer=True,
     law=laws.IN_USE,
     explains=("lr-too-high", "adam-settings-bad", "no-warmup", *NOT_LEARNING),
 )
