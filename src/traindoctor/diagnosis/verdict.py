@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from traindoctor.checks.base import (
+    ENOUGH_LOOKS,
     STATUSES,
     Clear,
     Finding,
@@ -253,8 +254,9 @@ def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
             f"{_steps(run.steps)} are too few to call a run healthy; {run.enough_steps} are needed"
         )
         return text, "let it train longer"
-    if run.measured is not None and run.measured < run.enough_steps:
-        text = f"the budget left time for only {run.measured} of {_steps(run.steps)}; {run.enough_steps} are needed"
+    enough = min(ENOUGH_LOOKS, run.enough_steps)
+    if run.measured is not None and run.measured < enough:
+        text = f"the budget left time for only {run.measured} of {_steps(run.steps)}; {enough} are needed"
         return text, more_budget(run.command)
     essential = [one for one in made.not_judged if one.cause in ESSENTIAL]
     if essential:
