@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SICK = """
 import sys
 import torch
@@ -70,6 +72,24 @@ def test_a_script_that_trains_nothing_is_inconclusive(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
     assert "nothing was trained" in done.stderr
     assert json.loads((tmp_path / "v.json").read_text())["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "status"),
+    [
+        ("raise ValueError('no data')", "ended by ValueError before", 1),
+        ("raise SystemExit(3)", "ended with status 3 before", 3),
+    ],
+)
+def test_a_script_that_ends_before_it_trains_is_told_as_such(
+    tmp_path: Path, line: str, said: str, status: int
+) -> None:
+    (tmp_path / "early.py").write_text(f"{line}\n")
+    command = [sys.executable, "-m", "traindoctor", "run", "--out", str(tmp_path / "run")]
+    done = subprocess.run([*command, "early.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == status
+    assert said in done.stderr.splitlines()[-1]
+    assert done.stderr.endswith("nothing was trained\n")
 
 
 def test_an_option_that_does_not_exist_is_no_script(tmp_path: Path) -> None:

@@ -76,10 +76,8 @@ def command(
     )
     chosen = pick_device(device)
     model, tokenizer, _ = load_run(run, which=checkpoint, device=chosen)
-    if chosen.type == "cuda":
-        model = model.to(torch.bfloat16)
-    if prompt == "-":
-        prompt = sys.stdin.read()
+    model = model.to(torch.bfloat16) if chosen.type == "cuda" else model
+    prompt = sys.stdin.read() if prompt == "-" else prompt
     # A shell passes \n as two characters; nobody means those.
     stops = [text.replace("\\n", "\n") for text in stop]
 
@@ -96,12 +94,16 @@ def command(
         stop=stops,
         on_text=show if live else None,
     )
+    show_all(prompt, [] if live else texts)
     if live:
         show("\n")
-    for number, text in enumerate([] if live else texts, 1):
-        show(f"--- {number} ---\n" if num_samples > 1 else "")
-        show(f"{prompt}{text}\n")
     return 0
+
+
+def show_all(prompt: str, texts: list[str]) -> None:
+    for number, text in enumerate(texts, 1):
+        show(f"--- {number} ---\n" if len(texts) > 1 else "")
+        show(f"{prompt}{text}\n")
 
 
 def show(text: str) -> None:

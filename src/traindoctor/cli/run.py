@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -83,7 +84,7 @@ def command(
     """
     from traindoctor.capture import arming, runner
     from traindoctor.capture.folders import new_folder
-    from traindoctor.cli.live import LiveView, open_page
+    from traindoctor.cli.live import open_page
 
     name = target.rpartition(".")[2] if module else Path(target).stem
     if board is not None:
@@ -112,6 +113,18 @@ def command(
     }
     if ui:
         open_page(folder, quiet=quiet)
+    status, found = watched_run(run, settings, board, json_path)
+    return 1 if strict and found is not None and found.verdict == "sick" else status
+
+
+def watched_run(
+    run: Callable[..., int], settings: dict[str, Any], board: str | None, json_path: Path | None
+) -> tuple[int, Diagnosis | None]:
+    """The script's exit status, and the verdict that was told (by the first rank)."""
+    from traindoctor.capture import arming
+    from traindoctor.cli.live import LiveView
+
+    folder, quiet = Path(settings["out"]), bool(settings["quiet"])
     first_rank = os.environ.get("RANK", "0") == "0"
     beside = BoardBeside(board, folder) if board is not None and first_rank else None
     arming.export(settings)
@@ -123,16 +136,14 @@ def command(
         view.stop()
         end_the_doctor(status)
         if first_rank:
-            verdicts.append(verdict_at_the_end(folder, json_path, quiet=quiet))
+            verdicts.append(verdict_at_the_end(folder, json_path, status, quiet=quiet))
         if beside is not None:
             told = beside.finish()
             if not quiet:
                 print(f"  {told}", file=sys.stderr)
 
-    status = run(target, arguments, finish)
-    if strict and verdicts and verdicts[0].verdict == "sick":
-        return 1
-    return status
+    status = run(settings["script"], settings["argv"], finish)
+    return status, verdicts[0] if verdicts else None
 
 
 def end_the_doctor(status: int | str) -> None:
@@ -143,7 +154,9 @@ def end_the_doctor(status: int | str) -> None:
             doctor.attending.finish(status)
 
 
-def verdict_at_the_end(folder: Path, json_path: Path | None, *, quiet: bool) -> Diagnosis:
+def verdict_at_the_end(
+    folder: Path, json_path: Path | None, status: int | str, *, quiet: bool
+) -> Diagnosis:
     """Where a child of the script was first to train, the script's own record lies beside that one."""
     from traindoctor.capture import arming
 
@@ -153,6 +166,7 @@ def verdict_at_the_end(folder: Path, json_path: Path | None, *, quiet: bool) -> 
         watch.out if watch and recorded else folder,
         json_path,
         quiet=quiet,
+        status=status,
         unrecorded=watch.unrecorded if watch else None,
         ended_early=watch.record_writer.failed if watch and recorded else None,
     )
@@ -163,6 +177,7 @@ def verdict(
     json_path: Path | None,
     *,
     quiet: bool,
+    status: int | str = 0,
     unrecorded: str | None = None,
     ended_early: str | None = None,
 ) -> Diagnosis:
@@ -185,11 +200,17 @@ def verdict(
         terminal.show(diagnosis, sys.stderr)
         print(f"  recorded in {folder}", file=sys.stderr)
     elif not quiet:
-        text = "the script called no backward pass and no optimizer step: nothing was trained"
-        say(f"INCONCLUSIVE [0 steps]: {text}")
+        say(f"INCONCLUSIVE [0 steps]: {why_nothing(status)}: nothing was trained")
     if json_path is not None:
         json_report.write(diagnosis, json_path)
     return diagnosis
+
+
+def why_nothing(status: int | str) -> str:
+    if status in (0, "stopped"):
+        return "the script called no backward pass and no optimizer step"
+    ended = f"with status {status}" if isinstance(status, int) else f"by {status}"
+    return f"the script ended {ended} before its first backward pass"
 
 
 def wait_for_ranks(folder: Path) -> None:
