@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.speed.python_loop_per_example import python_loop_per_example
 from traindoctor.record import ExamResult, Record, make_record
@@ -51,3 +53,18 @@ def test_a_loop_inside_the_model_counts() -> None:
     assert isinstance(found, Finding)
     assert "24 times" in found.summary
     assert isinstance(python_loop_per_example(make_record({"forward.calls": [1] * 10})), Clear)
+
+
+@pytest.mark.parametrize(
+    ("series", "by"),
+    [
+        ({"forward.calls": [1.0] * 20, "forward.batch": [48.0] * 20}, "1 forward pass a step, 48"),
+        ({"forward.calls": [2.0] * 20, "forward.batch": [64.0] * 20}, "2 forward passes a step"),
+        ({"forward.calls": [0.0] * 20}, "0 forward passes a step"),
+    ],
+)
+def test_what_cleared_it_is_said_in_numbers_that_are_known(series: dict, by: str) -> None:
+    outcome = python_loop_per_example(make_record(series))
+    assert isinstance(outcome, Clear)
+    assert outcome.by.startswith(by)
+    assert "nan" not in outcome.by

@@ -42,9 +42,9 @@ def python_loop_per_example(record: Record) -> Outcome | None:
     if np.isnan(batch) and calls >= CALLS:
         return python_loop_per_example.not_judged("no call of the model is given a tensor")
     if calls < CALLS or batch > 1:
-        return python_loop_per_example.clear(
-            f"{calls:.0f} forward passes a step, {batch:.0f} examples each"
-        )
+        passes = f"{calls:.0f} forward pass{'' if calls == 1 else 'es'} a step"
+        each = "" if np.isnan(batch) else f", {batch:.0f} examples each"
+        return python_loop_per_example.clear(passes + each)
     result = record.exam("batched_forward")
     if result is None:
         return python_loop_per_example.not_judged(
