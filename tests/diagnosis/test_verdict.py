@@ -117,6 +117,18 @@ def test_sick_with_a_proven_or_likely_cause(grade: Grade) -> None:
     assert verdict_of(found("double-softmax", grade)).verdict == "sick"
 
 
+def test_what_stands_where_nothing_cures_waits_for_the_cures() -> None:
+    faded = found("gradients-vanishing", "statistic")
+    untried = NotJudged("lr-too-high", "not tried", wants="experiment_rate_down", why="not-made")
+    assert verdict_of(*CLEARED, faded, untried).verdict == "sick"
+    late = verdict_of(*CLEARED, faded, untried, unmade=("experiment_rate_down",))
+    assert late.verdict == "inconclusive"
+    assert late.causes[0].finding.status == "possible"
+    assert "--after" in str(late.decides)
+    proven = found("gradient-not-flowing")
+    assert verdict_of(proven, untried, unmade=("experiment_rate_down",)).verdict == "sick"
+
+
 def test_every_finding_names_its_proof() -> None:
     proofs = {grade: found("missing-zero-grad", grade).proof for grade in GRADES}
     assert proofs == {

@@ -168,6 +168,8 @@ class Check:
     """How a run ends follows from how it was trained: never told before a cause inside the training."""
     costs_only_time: bool = False
     """It wastes time or memory while the model learns: advice, never a disease."""
+    without_cure: bool = False
+    """It stands where no change cured the run: as long as one that could was not tried, it is only possible."""
     of_optimizer: bool = False
     """It is about the state and the settings of torch's optimizers: without one it does not apply."""
     over_batches: bool = False
@@ -328,6 +330,7 @@ def check(
     essential: bool = False,
     outcome_only: bool = False,
     costs_only_time: bool = False,
+    without_cure: bool = False,
     of_optimizer: bool = False,
     over_batches: bool = False,
 ) -> Callable[[Callable[[Record], Outcome | None]], Check]:
@@ -349,6 +352,7 @@ def check(
             essential=essential,
             outcome_only=outcome_only,
             costs_only_time=costs_only_time,
+            without_cure=without_cure,
             of_optimizer=of_optimizer,
             over_batches=over_batches,
         )

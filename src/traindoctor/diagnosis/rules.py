@@ -16,6 +16,7 @@ URGENT = frozenset(check.slug for check in CHECKS if check.urgent)
 ESSENTIAL = frozenset(check.slug for check in CHECKS if check.essential)
 OUTCOME_ONLY = frozenset(check.slug for check in CHECKS if check.outcome_only)
 COSTS_ONLY_TIME = frozenset(check.slug for check in CHECKS if check.costs_only_time)
+WITHOUT_CURE = frozenset(check.slug for check in CHECKS if check.without_cure)
 OVER_BATCHES = frozenset(check.slug for check in CHECKS if check.over_batches)
 
 

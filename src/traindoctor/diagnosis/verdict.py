@@ -21,6 +21,7 @@ from traindoctor.diagnosis.rules import (
     ESSENTIAL,
     EXPLAINS,
     OUTCOME_ONLY,
+    WITHOUT_CURE,
     consequences,
 )
 from traindoctor.diagnosis.symptoms import Symptom
@@ -178,15 +179,22 @@ class Run:
 
 def judge(outcomes: Sequence[Outcome], run: Run, **more: Any) -> Diagnosis:
     """The verdict over all checks' outcomes. `more`: fields of the Diagnosis that decide nothing."""
-    findings = [one for one in outcomes if isinstance(one, Finding)]
-    causes = tuple(
-        replace(cause, proven_step=run.proven.get(cause.finding.cause))
-        for cause in rank(one for one in findings if one.cause not in COSTS_ONLY_TIME)
-    )
     open_ = tuple(
         replace(one, why="no-time") if one.wants in run.unmade else one
         for one in outcomes
         if isinstance(one, NotJudged)
+    )
+    untried = {other for o in open_ if o.why == "no-time" for other in consequences(o.cause)}
+    findings = [
+        replace(one, status="possible", undecided=None)
+        if one.cause in WITHOUT_CURE & untried and one.proof == "symptom"
+        else one
+        for one in outcomes
+        if isinstance(one, Finding)
+    ]
+    causes = tuple(
+        replace(cause, proven_step=run.proven.get(cause.finding.cause))
+        for cause in rank(one for one in findings if one.cause not in COSTS_ONLY_TIME)
     )
     made = Diagnosis(
         "inconclusive",

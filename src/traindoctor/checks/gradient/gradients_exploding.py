@@ -28,6 +28,7 @@ LEAST = 3
     needs=["grad.norm"],
     min_steps=1,
     undecided=NO_CURE,
+    without_cure=True,
     explains=("clip-too-tight", "fp16-overflow", "nan-from-op", *NOT_LEARNING),
 )
 def gradients_exploding(record: Record) -> Outcome | None:

@@ -26,6 +26,7 @@ NUMBER = re.compile(r"(^|\.)(\d+)(?=\.)")
     title="Early layers get orders of magnitude less gradient than late ones",
     needs=["grad.rms"],
     undecided=NO_CURE,
+    without_cure=True,
     explains=TOO_SHORT,
 )
 def gradients_vanishing(record: Record) -> Outcome | None:
