@@ -52,6 +52,14 @@ def test_fires_when_a_wider_limit_learns_faster() -> None:
     assert "2200-fold" in found.summary
 
 
+def test_silent_where_next_to_nothing_is_left_of_the_loss() -> None:
+    for last, kind in ((0.01, Clear), (1.3, Finding)):
+        cut = record(84.0, 1.0, {EXAM: experiment(3.6)})
+        losses = [1.4 + (last - 1.4) * k / 59 for k in range(50)] + [last] * 10
+        cut._series["loss.root"] = make_record({"loss.root": losses})["loss.root"]
+        assert isinstance(clip_too_tight(cut), kind)
+
+
 def test_silent_where_clipping_bites_on_every_step_a_little() -> None:
     assert isinstance(clip_too_tight(record(2.4, 1.0)), Clear)
 

@@ -18,7 +18,7 @@ from traindoctor.checks.base import (
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.checks.gradient.base import RATIO, ClippedScaled, clipped_while_scaled
 from traindoctor.checks.model.base import large_start
-from traindoctor.checks.optimizer.base import Experiment, groups_of
+from traindoctor.checks.optimizer.base import Experiment, groups_of, progress
 from traindoctor.record import Record
 
 EXAM = "experiment_clip"
@@ -73,6 +73,9 @@ def clip_too_tight(record: Record) -> Outcome | None:
         return clip_too_tight.clear(
             f"the norm is {ratio:.2g} times the limit in the middle of the run"
         )
+    course = progress(record)
+    if course is not None and course.solved:
+        return clip_too_tight.clear("next to nothing is left of the loss")
     items = [
         evidence("gradient norm over clip limit (median)", ratio, 1.0, step=seen.since),
         evidence("clip limit", seen.limit, seen.norm),
