@@ -1034,3 +1034,15 @@ def test_losses_that_are_read_beside_their_margins_still_span_the_gradient() -> 
     assert projection(target, torch.cat([rows, -3 * noisy])) == pytest.approx(1.0, abs=1e-6)
     assert projection(target, rows[:1]) == pytest.approx(5**-0.5, abs=0.03)
     assert projection(torch.zeros(4000), rows) == 0.0
+
+
+def test_why_no_step_could_be_replayed_is_told() -> None:
+    patient = Patient()
+    assert tape_gradient(patient).reason == "no step could be replayed"
+    patient.refusals[0] = "the loss contains gradients of gradients"
+    for exam in (tape_gradient, gradient_flow, printed_loss):
+        result = exam(patient)
+        assert result.outcome == "refused"
+        assert result.reason == (
+            "no step could be replayed: the loss contains gradients of gradients"
+        )

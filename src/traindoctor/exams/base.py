@@ -32,6 +32,13 @@ class TooEarly(NotPossible):
     """A later step will tell; where none comes, the test was not made."""
 
 
+def no_tape(patient: Patient) -> NotPossible:
+    """With the reason of the first step that was tried, where any was."""
+    for reason in patient.refusals.values():
+        return NotPossible(f"no step could be replayed: {reason}")
+    return NotPossible("no step could be replayed")
+
+
 @dataclass(frozen=True)
 class Exam:
     """One test. `cost` is a first guess in training steps' time; the doctor learns the real one.
@@ -52,7 +59,7 @@ class Exam:
         step = patient.step
         try:
             if self.needs_tape and patient.tape is None:
-                raise NotPossible("no step could be replayed")
+                raise no_tape(patient)
             # Torch warns of what a replay does (bf16 on a CPU without it) and the script does not.
             with patient.undisturbed():
                 # The innermost: all that is given back is given back when nothing can be interrupted any more.

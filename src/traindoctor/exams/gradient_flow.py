@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotPossible, TooEarly, exam
+from traindoctor.exams.base import TooEarly, exam, no_tape
 from traindoctor.experiment.at_rest import no_gradient, trained
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
@@ -33,7 +33,7 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     """`blocked`: trainable parameters without gradient on every taped step, though the loss moves with them."""
     tapes = [tape for tape in patient.tapes.values() if tape.roots]
     if not tapes:
-        raise NotPossible("no step could be replayed")
+        raise no_tape(patient)
     # What one optimizer's loss does not reach, another one's may.
     tape, every = tapes[-1], [tape for tape in patient.every_tape.values() if tape.roots]
     if not math.isfinite(tape.loss):

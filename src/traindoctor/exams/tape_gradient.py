@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.base import NotPossible, exam, no_tape
 from traindoctor.graph.overwritten import gradients_after, late_writes
 from traindoctor.tape.compare import compare_all
 from traindoctor.tape.execute import replay
@@ -43,7 +43,7 @@ def tape_gradient(patient: Patient) -> Mapping[str, Any]:
         except ReplayError as reason:
             refusals.append(f"step {step}: {reason}")
     if not steps:
-        raise NotPossible("; ".join(refusals[:2]) or "no step could be replayed")
+        raise NotPossible("; ".join(refusals[:2])) if refusals else no_tape(patient)
     worst = max(steps, key=lambda item: item["difference"] / item["noise"])
     return {**worst, "steps": steps, "refusals": refusals}
 
