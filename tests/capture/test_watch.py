@@ -526,11 +526,17 @@ def test_a_tape_is_taken_and_the_next_run_starts_clean(tmp_path: Path) -> None:
     assert torch.overrides._get_current_function_mode_stack() == []
 
 
+@pytest.mark.parametrize("rests", [False, True])
 @pytest.mark.parametrize("training", [True, False])
-def test_a_teacher_with_dropout_is_taped_with_the_student(tmp_path: Path, training: bool) -> None:
+def test_a_teacher_with_dropout_is_taped_with_the_student(
+    tmp_path: Path, training: bool, rests: bool
+) -> None:
+    """Once more after many steps, also where those are not listened to."""
     student, teacher = Net(), Net().train(training).requires_grad_(False)
     optimizer = torch.optim.SGD(student.parameters(), 0.1)
-    watch = Watch(tmp_path)
+    watch = Watch(tmp_path, budget=1.0)
+    if rests:
+        watch.attention.attentive = lambda step: step < 3  # type: ignore[method-assign]
     watch.attach()
     try:
         for _ in range(30):

@@ -133,13 +133,13 @@ class Taping:
             last = self._asked_beside.get(event.module)
             self._asked_beside[event.module] = step
             # Asked at every step, with dropout at work: a teacher left in training mode. What it says is taped too.
-            asked_again = hub.attentive and last == step - 1
+            asked_again = hub.attentive and (last == step - 1 or step == self._once_more)
             if not self.recording and asked_again and event.training and self._seen_module:
                 wanted = self.wanted(step) or step == self._once_more
                 if wanted and active_dropout(event.module) and untapeable(event.module) is None:
                     self._start(step)
                     if self._once_more < 0:
-                        self._once_more = step + LONG_AFTER
+                        self._once_more = self._target = step + LONG_AFTER
         elif isinstance(event, StepBegin):
             if (
                 step != self._begun

@@ -47,7 +47,8 @@ def zero_factors(patient: Patient) -> Mapping[str, Any]:
     names = [
         name for name in tape.parameters if name in asleep - moved and (not meant or name in meant)
     ]
-    if names and tape.step < SETTLED:
+    # What is still exactly zero by now has never moved, whichever step was taped last.
+    if names and max(tape.step, patient.current_step) < SETTLED:
         raise TooEarly("too early: what starts at zero may still begin to move")
     woken = wake(tape, names)
     stuck = [name for name in names if name in woken]
