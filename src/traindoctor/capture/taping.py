@@ -201,7 +201,9 @@ class Taping:
                     self.patient.writer.fact("stages.taped", sorted(self._stages_taped - {0}))
         except (ReplayError, Overdue) as reason:
             late = isinstance(reason, Overdue)
-            self.patient.refusals[step] = f"writing it down took too long: {reason}" if late else str(reason)
+            self.patient.refusals[step] = (
+                f"writing it down took too long: {reason}" if late else str(reason)
+            )
             self._recorder.close()
             self._recorder = hub.recorder = hub.beside = None
             self._given_up = self._given_up or late
