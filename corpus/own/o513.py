@@ -1,4 +1,3 @@
-"""Ridge regression by accelerated gradient descent, checked against the normal equations."""
 import math
 
 import torch
@@ -7,12 +6,11 @@ torch.manual_seed(0)
 torch.set_default_dtype(torch.float64)
 
 N_TRAIN, N_TEST, D = 12000, 3000, 300
-LAM = 1e-2          # penalty per sample: (1/2n)||y - Xw - b||^2 + (lam/2)||w||^2
+LAM = 1e-2
 STEPS = 240
 
 
 def make_data():
-    # correlated features on very different scales
     mix = torch.randn(D, D) / math.sqrt(D) + 0.5 * torch.eye(D)
     scale = torch.exp(torch.randn(D))
     shift = 3.0 * torch.randn(D)
@@ -26,7 +24,6 @@ Xtr, ytr, Xte, yte = make_data()
 mu, sd = Xtr.mean(0), Xtr.std(0)
 Xtr, Xte = (Xtr - mu) / sd, (Xte - mu) / sd
 
-# closed form: the intercept is not penalised; the columns are centred, so it is the mean of y
 b_star = ytr.mean()
 gram = Xtr.T @ Xtr / N_TRAIN
 w_star = torch.linalg.solve(gram + LAM * torch.eye(D), Xtr.T @ (ytr - b_star) / N_TRAIN)
@@ -37,7 +34,6 @@ def objective(w, b):
     return 0.5 * r.square().mean() + 0.5 * LAM * w.square().sum()
 
 
-# step size and momentum from the extreme curvatures of the objective
 eig = torch.linalg.eigvalsh(gram)
 L = max(eig[-1].item(), 1.0) + LAM
 mu_c = min(eig[0].item() + LAM, 1.0)

@@ -1,4 +1,3 @@
-"""Logistic regression for a rare positive class, with class weights and a prior correction."""
 import argparse
 import math
 
@@ -21,7 +20,7 @@ def parse():
 
 def synth(n, d, g):
     x = torch.randn(n, d, generator=g)
-    x[:, d // 2:] = (x[:, d // 2:] > 0.8).float()          # second half are indicator columns
+    x[:, d // 2:] = (x[:, d // 2:] > 0.8).float()
     beta = torch.randn(d, generator=g) * 0.35
     logit = x @ beta
     logit = logit - logit.mean() - 4.6
@@ -47,7 +46,6 @@ def main():
     xtr, xte = (xtr - m) / s, (xte - m) / s
 
     pi = ytr.mean()
-    # "balanced" weights: each class contributes half of the total weight
     class_w = torch.stack([0.5 / (1 - pi), 0.5 / pi])
     print(f"positives {pi:.3%}  class weights {class_w.tolist()}")
 
@@ -82,7 +80,6 @@ def main():
         pred = (s_te > 0).float()
         tpr = pred[yte == 1].mean()
         tnr = 1 - pred[yte == 0].mean()
-        # undo the reweighting to recover calibrated probabilities
         prob = torch.sigmoid(s_te + torch.log(class_w[0] / class_w[1]))
         print(f"final smoothed loss {run:.4f} after {step} steps")
         print(f"test balanced accuracy {(tpr + tnr) / 2:.4f}  AP {average_precision(s_te, yte):.4f} (chance {yte.mean():.4f})")

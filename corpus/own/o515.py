@@ -1,4 +1,3 @@
-"""Tabular regression: embeddings for categorical columns, MLP trunk, Lightning training loop."""
 import logging
 import math
 import warnings
@@ -25,7 +24,6 @@ def make_table(n, seed):
     y = (eff[0][cats[:, 0]] + 0.5 * eff[2][cats[:, 2]] + 0.6 * eff[3][cats[:, 3]]
          + slope[cats[:, 1]] * nums[:, 0] + torch.sin(2 * nums[:, 1]) + 0.5 * nums[:, 2] * nums[:, 3])
     y = 40.0 + 12.0 * (y + 0.3 * torch.randn(n, generator=g))
-    # numeric columns arrive in raw units, with some values missing
     nums = nums * torch.linspace(0.1, 30, N_NUM) + torch.linspace(-5, 100, N_NUM)
     nums[torch.rand(nums.shape, generator=g) < 0.02] = float("nan")
     return cats, nums, y
@@ -42,7 +40,6 @@ class TableData(L.LightningDataModule):
         missing = nums.isnan().float()
         nums = torch.nan_to_num((nums - mean) / std, nan=0.0)
         nums = torch.cat([nums, missing], 1)
-        # reserve index 0 for "unseen in training"
         cats = cats + 1
         for j in range(cats.shape[1]):
             seen = torch.zeros(CARDS[j] + 1, dtype=torch.bool)

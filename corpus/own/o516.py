@@ -1,7 +1,3 @@
-"""Stage-wise additive model: small residual networks fitted one after another with a Huber loss.
-
-Each stage is trained on what the frozen ensemble so far leaves unexplained, then added with shrinkage.
-"""
 from dataclasses import dataclass
 
 import torch
@@ -68,7 +64,6 @@ class BoostedNets:
             net = weak_learner(cfg)
             opt = torch.optim.Adam(net.parameters(), lr=cfg.lr)
             sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, cfg.steps_per_stage)
-            # Huber threshold follows the spread of the current residuals
             delta = torch.quantile(residual.abs(), 0.85).item()
             for k in range(cfg.steps_per_stage):
                 idx = torch.randint(len(x), (cfg.batch,))

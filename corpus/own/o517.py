@@ -1,4 +1,3 @@
-"""Gaussian process: kernel hyper-parameters by maximising the marginal likelihood (ARD RBF + periodic)."""
 import math
 
 import torch
@@ -18,7 +17,6 @@ def inv_softplus(v):
 
 
 class GP(nn.Module):
-    """y ~ N(mean, K_rbf(x, x') + K_per(x0, x0') + noise)."""
 
     def __init__(self, dim):
         super().__init__()
@@ -64,7 +62,7 @@ def truth(x):
     return 0.8 * torch.sin(2 * math.pi * x[:, 0]) + torch.sin(0.8 * x[:, 1]) * x[:, 0] * 0.5 + 1.5
 
 
-x = torch.rand(420, 3) * torch.tensor([4.0, 6.0, 4.0])      # third input is irrelevant
+x = torch.rand(420, 3) * torch.tensor([4.0, 6.0, 4.0])
 y = truth(x) + 0.15 * torch.randn(len(x))
 xtr, ytr, xte, yte = x[:220], y[:220], x[220:], y[220:]
 

@@ -1,4 +1,3 @@
-"""Implicit-feedback recommender: matrix factorisation trained with BPR on sampled negatives."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -13,7 +12,6 @@ def simulate(g):
     v = torch.randn(ITEMS, 6, generator=g)
     pop = -1.2 * torch.log1p(torch.arange(ITEMS).float() / 20)[torch.randperm(ITEMS, generator=g)]
     logits = 1.1 * u @ v.T + pop
-    # Gumbel top-k: every user interacts with 40 distinct items
     gumbel = -torch.log(-torch.log(torch.rand(USERS, ITEMS, generator=g).clamp(1e-9, 1 - 1e-7)))
     items = (logits + gumbel).topk(40, dim=1).indices
     items = items.gather(1, torch.rand(USERS, 40, generator=g).argsort(1))
@@ -52,7 +50,6 @@ def sample_negatives(users, seen, g):
 
 
 def evaluate(scores, seen, test):
-    """AUC against unseen items and recall@20, with training items removed from the ranking."""
     masked = scores.masked_fill(seen, float("-inf"))
     hits = torch.zeros(USERS, ITEMS, dtype=torch.bool).scatter_(1, test, True)
     top = masked.topk(20, 1).indices

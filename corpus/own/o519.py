@@ -1,4 +1,3 @@
-"""word2vec skip-gram with negative sampling on a synthetic corpus with latent topics."""
 import argparse
 import random
 from collections import Counter
@@ -59,7 +58,6 @@ noise = noise / noise.sum()
 
 
 def pairs():
-    """One pass over the corpus: frequent words thinned, window width drawn per centre word."""
     out = []
     for s in sentences:
         ids = [index[w] for w in s]
@@ -81,15 +79,14 @@ class SkipGram(nn.Module):
         nn.init.zeros_(self.context.weight)
 
     def forward(self, c, pos, neg):
-        h = self.centre(c)                                            # b d
-        s_pos = (h * self.context(pos)).sum(-1)                       # b
-        s_neg = torch.einsum("bd,bkd->bk", h, self.context(neg))      # b k
+        h = self.centre(c)
+        s_pos = (h * self.context(pos)).sum(-1)
+        s_neg = torch.einsum("bd,bkd->bk", h, self.context(neg))
         return -(F.logsigmoid(s_pos) + F.logsigmoid(-s_neg).sum(-1)).mean()
 
 
 @torch.no_grad()
 def purity(emb, k=5):
-    """Share of the k nearest topical words which belong to the same topic."""
     words = [(w, t) for t, ws in TOPICS.items() for w in ws]
     e = F.normalize(emb[[index[w] for w, _ in words]], dim=-1)
     sim = e @ e.T

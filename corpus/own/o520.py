@@ -1,4 +1,3 @@
-"""Cox proportional hazards with a small network for the log-risk; Breslow partial likelihood."""
 import torch
 from torch import nn
 
@@ -8,7 +7,7 @@ torch.manual_seed(21)
 def simulate(n, d=12):
     x = torch.randn(n, d)
     risk = 0.9 * x[:, 0] - 0.7 * x[:, 1] + 0.8 * x[:, 2] * x[:, 3] + 0.6 * (x[:, 4].abs() - 0.8)
-    t_event = (-torch.log(torch.rand(n)) / (0.1 * risk.exp())) ** (1 / 1.4)       # Weibull hazard
+    t_event = (-torch.log(torch.rand(n)) / (0.1 * risk.exp())) ** (1 / 1.4)
     t_cens = -torch.log(torch.rand(n)) * 9.0
     time = torch.minimum(t_event, t_cens)
     event = (t_event <= t_cens).float()
@@ -16,10 +15,6 @@ def simulate(n, d=12):
 
 
 def cox_loss(eta, time, event):
-    """Negative log partial likelihood per event.
-
-    After sorting by falling time the risk set of subject i is everyone up to i.
-    """
     order = torch.argsort(time, descending=True)
     eta, event = eta[order], event[order]
     log_risk = torch.logcumsumexp(eta, 0)
@@ -38,7 +33,7 @@ class RiskNet(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Linear(d, width), nn.SELU(), nn.AlphaDropout(p),
                                   nn.Linear(width, width), nn.SELU(), nn.AlphaDropout(p))
-        self.head = nn.Linear(width, 1, bias=False)     # a constant cancels in the partial likelihood
+        self.head = nn.Linear(width, 1, bias=False)
         for m in self.body:
             if isinstance(m, nn.Linear):
                 nn.init.kaiming_normal_(m.weight, nonlinearity="linear")
@@ -59,7 +54,6 @@ sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 300, eta_min=1e-4)
 best, best_state = 0.0, None
 for step in range(300):
     net.train()
-    # the risk set is formed inside the batch, so batches are kept large
     idx = torch.randperm(6000)[:1200]
     loss = cox_loss(net(x[idx]), t[idx], e[idx])
     opt.zero_grad()

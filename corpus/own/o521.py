@@ -1,4 +1,3 @@
-"""Multi-quantile regression with the pinball loss; quantiles are ordered by construction."""
 from dataclasses import dataclass, field
 
 import torch
@@ -41,7 +40,6 @@ def data(n, g):
     x = torch.rand(n, 4, generator=g) * 2 - 1
     mu = torch.sin(3 * x[:, 0]) + x[:, 1] * x[:, 2]
     sigma = 0.15 + 0.6 * (x[:, 0] + 1) / 2 + 0.3 * x[:, 3].abs()
-    # skewed noise: centred log-normal
     eps = torch.exp(0.6 * torch.randn(n, generator=g)) - 1.0
     return x, mu + sigma * eps, mu, sigma
 
@@ -52,7 +50,6 @@ def main(cfg=Cfg()):
     x, y, _, _ = data(12000, g)
     xt, yt, mut, sigt = data(5000, g)
     taus = torch.tensor(cfg.taus)
-    # quantiles of the log-normal noise, for comparison
     z = torch.distributions.Normal(0, 1).icdf(taus)
     ideal = mut[:, None] + sigt[:, None] * (torch.exp(0.6 * z) - 1.0)
 

@@ -1,4 +1,3 @@
-"""Count regression with a log link and an exposure offset: Poisson first, then negative binomial (NB2)."""
 import torch
 
 torch.manual_seed(17)
@@ -9,7 +8,7 @@ X = torch.randn(N + NT, D)
 X[:, 40:] = (X[:, 40:] > 0).double() - 0.5
 exposure = torch.exp(0.8 * torch.randn(N + NT))
 beta_true = torch.randn(D) * 0.12
-intercept_true, alpha_true = 0.7, 0.6           # Var = mu + alpha mu^2
+intercept_true, alpha_true = 0.7, 0.6
 mu_true = exposure * torch.exp(intercept_true + X @ beta_true)
 shape = 1.0 / alpha_true
 lam = torch.distributions.Gamma(torch.full_like(mu_true, shape), shape / mu_true).sample()
@@ -24,8 +23,8 @@ def poisson_nll(eta, y):
 
 
 def nb_nll(eta, y, log_alpha):
-    r = torch.exp(-log_alpha)                    # number of "failures", 1 / alpha
-    log_r_mu = torch.logaddexp(-log_alpha, eta)  # log(r + mu)
+    r = torch.exp(-log_alpha)
+    log_r_mu = torch.logaddexp(-log_alpha, eta)
     ll = (torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1)
           + r * (-log_alpha - log_r_mu) + y * (eta - log_r_mu))
     return -ll.mean()
@@ -48,7 +47,6 @@ def fit(nll, params, eta_fn, name, steps=220, batch=4000, lr=0.02):
 
 
 beta = torch.zeros(D, requires_grad=True)
-# start the intercept at the crude rate
 b0 = (y[tr].sum() / exposure[tr].sum()).log().clone().requires_grad_(True)
 
 
@@ -60,7 +58,6 @@ fit(poisson_nll, [beta, b0], eta, "poisson")
 with torch.no_grad():
     mu = eta(tr).exp()
     pearson = ((y[tr] - mu).square() / mu).sum() / (N - D - 1)
-    # moment estimate of the dispersion as the starting value
     alpha0 = (((y[tr] - mu).square() - mu) / mu.square()).mean().clamp_min(0.05)
     held_poisson = poisson_nll(eta(te), y[te])
     err_poisson = (beta - beta_true).norm() / beta_true.norm()

@@ -1,4 +1,3 @@
-"""RealNVP on the two-moons density."""
 import math
 import time
 
@@ -16,7 +15,6 @@ def two_moons(n, g, noise=0.08):
 
 
 class Coupling(nn.Module):
-    """y_a = x_a ; y_b = x_b * exp(s(x_a)) + t(x_a)"""
 
     def __init__(self, keep, width):
         super().__init__()
@@ -95,7 +93,6 @@ def train():
             print(f"[{time.time() - t0:5.1f}s] step {k:4d} nll {loss.item():.4f} held-out {val:.4f}")
     s = flow.sample(2000, g)
     with torch.no_grad():
-        # distance of samples to the nearest true point, and the mass of the density over a grid
         near = torch.cdist(s, held).min(1).values
         ax = torch.linspace(-3, 4, 200)
         grid = torch.cartesian_prod(ax, ax)

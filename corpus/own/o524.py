@@ -1,4 +1,3 @@
-"""Denoising diffusion (DDPM, noise prediction) on a 2-D spiral, with an EMA copy for sampling."""
 import copy
 import math
 from dataclasses import dataclass

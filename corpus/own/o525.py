@@ -1,4 +1,3 @@
-"""Variational auto-encoder on procedurally drawn 16x16 shapes; the KL weight is warmed up."""
 import math
 
 import torch
@@ -8,7 +7,6 @@ from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
 
 
 def draw(n, g, size=16):
-    """Binary pictures of a disc, ring or rotated bar, at random place and scale."""
     ax = torch.arange(size).float()
     yy, xx = torch.meshgrid(ax, ax, indexing="ij")
     c = 5 + 5 * torch.rand(n, 2, 1, 1, generator=g)

@@ -1,4 +1,3 @@
-"""WGAN with gradient penalty on a mixture of eight Gaussians."""
 import math
 
 import torch

@@ -1,4 +1,3 @@
-"""Bernoulli RBM on 4x4 bars-and-stripes, persistent contrastive divergence; exact likelihood as the check."""
 import itertools
 
 import torch
@@ -44,13 +43,11 @@ class Trainer:
         self.rbm, self.data, self.k, self.steps = rbm, data, k, steps
         self.particles = torch.bernoulli(torch.full((chains, data.shape[1]), 0.5))
         self.opt = torch.optim.Adam(rbm.parameters(), lr=lr, betas=(0.5, 0.99))
-        # persistent chains need a falling rate to keep up with the model
         self.sched = torch.optim.lr_scheduler.LinearLR(self.opt, 1.0, 0.05, total_iters=steps)
 
     def step(self):
         v = self.data[torch.randint(len(self.data), (250,))]
         self.particles = self.rbm.gibbs(self.particles, self.k)
-        # gradient of this difference is the (stochastic) likelihood gradient; its value is not a likelihood
         loss = self.rbm.free_energy(v).mean() - self.rbm.free_energy(self.particles).mean()
         self.opt.zero_grad()
         loss.backward()

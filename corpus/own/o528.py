@@ -1,4 +1,3 @@
-"""REINFORCE with a learned baseline on a small goal-conditioned grid world with walls."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -15,7 +14,6 @@ MAP = """
 
 
 class GridWorld:
-    """A batch of episodes; an episode that has reached its goal stays finished."""
 
     def __init__(self, n, horizon=24):
         self.n, self.horizon, self.size = n, horizon, len(MAP)

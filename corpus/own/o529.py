@@ -1,4 +1,3 @@
-"""Double DQN with a replay buffer and a target network on the game of Catch."""
 import copy
 from dataclasses import dataclass
 
@@ -25,7 +24,6 @@ class Args:
 
 
 class Catch:
-    """A ball falls one row a step with sideways drift; the paddle on the last row moves -1, 0, +1."""
 
     def __init__(self, n, rows, cols, g):
         self.n, self.rows, self.cols, self.g = n, rows, cols, g
@@ -104,7 +102,7 @@ def main():
     print(f"greedy return before training {evaluate(q, args):+.3f}")
     obs = env.observe()
     for tick in range(args.warmup + args.updates):
-        k = tick - args.warmup                       # number of updates so far
+        k = tick - args.warmup
         eps = max(args.eps_end, 1 - (1 - args.eps_end) * max(k, 0) / args.eps_decay)
         with torch.no_grad():
             act = q(obs).argmax(1)

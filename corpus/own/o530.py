@@ -1,4 +1,3 @@
-"""PPO (clipped objective, GAE) steering a point mass with drag to a goal; continuous actions."""
 import argparse
 
 import torch
@@ -27,7 +26,7 @@ class PointMass:
         self.pos, self.vel, self.goal = torch.zeros(n, 2), torch.zeros(n, 2), torch.zeros(n, 2)
         self.t = torch.zeros(n, dtype=torch.long)
         self.reset(torch.ones(n, dtype=torch.bool))
-        self.t = torch.randint(0, self.LIMIT, (n,))      # desynchronise the environments
+        self.t = torch.randint(0, self.LIMIT, (n,))
 
     def reset(self, m):
         k = int(m.sum())
@@ -46,7 +45,7 @@ class PointMass:
         self.t += 1
         dist = (self.goal - self.pos).norm(dim=1)
         reward = 0.1 * (-dist + 0.5 * (dist < 0.1).float() - 0.02 * a.square().sum(1))
-        truncated = self.t >= self.LIMIT                 # the task itself has no terminal state
+        truncated = self.t >= self.LIMIT
         final = self.obs()
         if truncated.any():
             self.reset(truncated)
@@ -88,7 +87,6 @@ def collect(env, ac):
     adv = torch.zeros_like(b["r"])
     acc = torch.zeros(env.n)
     for t in reversed(range(args.rollout)):
-        # at a time limit: bootstrap from the last state, but do not carry the trace over the reset
         delta = b["r"][t] + args.gamma * b["v_next"][t] - b["v"][t]
         acc = delta + args.gamma * args.lam * (1 - b["end"][t]) * acc
         adv[t] = acc

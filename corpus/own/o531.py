@@ -1,7 +1,3 @@
-"""Physics-informed network for a damped, forced oscillator; derivatives with torch.func.
-
-    x'' + 2 zeta w x' + w^2 x = F cos(W t),  x(0) = 1, x'(0) = 0
-"""
 import math
 
 import torch
@@ -32,7 +28,6 @@ buffers = dict(net.named_buffers())
 
 
 def x_of(p, t):
-    # both initial conditions hold by construction
     return 1.0 + (1 - torch.exp(-t)) ** 2 * functional_call(net, (p, buffers), (t,))
 
 
@@ -58,7 +53,6 @@ def exact(t):
 
 
 grid = torch.linspace(0, T_END, 400)
-# the reference formula itself must satisfy the equation
 e1 = vmap(grad(exact))(grid)
 e2 = vmap(grad(grad(exact)))(grid)
 assert (e2 + 2 * ZETA * OMEGA * e1 + OMEGA ** 2 * exact(grid) - FORCE * torch.cos(DRIVE * grid)).abs().max() < 1e-9
@@ -74,7 +68,6 @@ opt = torch.optim.Adam(params.values(), lr=1e-2)
 STEPS = 320
 sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, STEPS, eta_min=1e-5)
 for step in range(STEPS):
-    # stratified collocation points, redrawn every step
     ts = (torch.arange(100) + torch.rand(100)) * T_END / 100
     loss = objective(params, ts)
     opt.zero_grad()

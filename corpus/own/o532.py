@@ -1,16 +1,13 @@
-"""Neural ODE: learn a vector field from short noisy trajectory windows by back-propagating through RK4."""
 import torch
 import torch.nn as nn
 
 
 def true_field(y):
-    """Van der Pol oscillator."""
     x, v = y.unbind(-1)
     return torch.stack([v, 0.7 * (1 - x ** 2) * v - x], -1)
 
 
 def rk4(field, y0, dt, n):
-    """Returns the states after 0..n steps, time first."""
     ys, y = [y0], y0
     for _ in range(n):
         k1 = field(y)
@@ -40,7 +37,6 @@ class Experiment:
         torch.manual_seed(seed)
         starts = torch.rand(60, 2) * 4 - 2
         with torch.no_grad():
-            # reference data on a finer grid than the model uses
             fine = rk4(true_field, starts, self.DT / 5, self.LENGTH * 5)[::5]
         self.train = fine[:, :50] + self.NOISE * torch.randn(self.LENGTH + 1, 50, 2)
         self.test = fine[:, 50:]
@@ -48,7 +44,6 @@ class Experiment:
         self.opt = torch.optim.Adam(self.field.parameters(), lr=1e-2)
 
     def batch(self, size=128):
-        """Windows are drawn at random places of random trajectories: (window+1, size, 2)."""
         tr = torch.randint(self.train.shape[1], (size,))
         t0 = torch.randint(self.LENGTH - self.WINDOW + 1, (size,))
         rows = t0[None, :] + torch.arange(self.WINDOW + 1)[:, None]

@@ -1,4 +1,3 @@
-"""Character-level GPT (pre-LN, learned positions, tied embeddings) on the text of the Python help topics."""
 import math
 import random
 import time
@@ -10,8 +9,6 @@ from pydoc_data import topics
 
 torch.manual_seed(1337)
 
-# ----------------------------------------------------------------- data
-# many paragraphs are repeated under several topics; keep each once so that validation text is unseen
 paragraphs = list(dict.fromkeys(p for k in sorted(topics.topics) for p in topics.topics[k].split("\n\n")))
 random.Random(0).shuffle(paragraphs)
 text = "\n\n".join(paragraphs)
@@ -33,7 +30,6 @@ def get_batch(source, generator=None):
     return chunk[:, :-1], chunk[:, 1:]
 
 
-# ----------------------------------------------------------------- model
 class CausalSelfAttention(nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,4 +1,3 @@
-"""Small Llama-like decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention. Byte-level text."""
 import random
 from dataclasses import dataclass
 
@@ -39,8 +38,8 @@ class RMSNorm(nn.Module):
 
 def rope_tables(head_dim: int, length: int, theta: float) -> tuple[Tensor, Tensor]:
     inv = theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
-    ang = torch.outer(torch.arange(length).float(), inv)      # (T, hd/2)
-    ang = torch.cat([ang, ang], dim=-1)                       # (T, hd)
+    ang = torch.outer(torch.arange(length).float(), inv)
+    ang = torch.cat([ang, ang], dim=-1)
     return ang.cos(), ang.sin()
 
 
@@ -68,7 +67,6 @@ class Attention(nn.Module):
         k = self.wk(x).view(B, T, self.kv, self.hd).transpose(1, 2)
         v = self.wv(x).view(B, T, self.kv, self.hd).transpose(1, 2)
         q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
-        # each key/value head serves h // kv consecutive query heads
         k = k.repeat_interleave(self.h // self.kv, dim=1)
         v = v.repeat_interleave(self.h // self.kv, dim=1)
         o = F.scaled_dot_product_attention(q, k, v, is_causal=True)

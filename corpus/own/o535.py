@@ -1,5 +1,3 @@
-# Decoder-only LM with ALiBi distance biases (no position embedding), trained with label smoothing.
-# Word-level tokens; evaluated on windows twice as long as those seen in training.
 import math
 import random
 import re
@@ -16,24 +14,23 @@ V, D, H, L, T = 500, 64, 8, 2, 40
 STEPS, B = 300, 16
 SMOOTH = 0.1
 
-paragraphs = list(dict.fromkeys(p for t in topics.values() for p in t.split("\n\n")))   # each paragraph once
+paragraphs = list(dict.fromkeys(p for t in topics.values() for p in t.split("\n\n")))
 random.Random(2).shuffle(paragraphs)
 tokens = re.findall(r"\w+|[^\w\s]", " ".join(paragraphs).lower())
 common = [w for w, _ in Counter(tokens).most_common(V - 1)]
-vocab = {w: i + 1 for i, w in enumerate(common)}         # 0 = <unk>
+vocab = {w: i + 1 for i, w in enumerate(common)}
 ids = torch.tensor([vocab.get(w, 0) for w in tokens])
 split = int(len(ids) * 0.9)
 tr, va = ids[:split], ids[split:]
 
 
 def slopes(n):
-    # geometric sequence 2^(-8/n), 2^(-16/n), ... for n a power of two
     return torch.tensor([2.0 ** (-8.0 * (i + 1) / n) for i in range(n)])
 
 
 def alibi(n_heads, length):
     pos = torch.arange(length)
-    dist = pos[None, :] - pos[:, None]                   # key - query, <= 0 in the past
+    dist = pos[None, :] - pos[:, None]
     bias = slopes(n_heads)[:, None, None] * dist[None]
     return bias.masked_fill(dist[None] > 0, float("-inf"))
 
@@ -90,7 +87,6 @@ criterion = nn.CrossEntropyLoss(label_smoothing=SMOOTH)
 
 @torch.no_grad()
 def evaluate(length, rows=48):
-    """Plain (unsmoothed) negative log likelihood per token on contiguous windows."""
     net.eval()
     n = min(rows, (len(va) - 1) // length)
     x = va[: n * length].view(n, length)

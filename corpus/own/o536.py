@@ -1,4 +1,3 @@
-"""Encoder-decoder transformer that learns to reverse variable-length sequences, with teacher forcing."""
 import math
 import random
 
@@ -62,7 +61,7 @@ class Reverser(nn.Module):
 
     def decode(self, tgt_in, memory, src):
         t = tgt_in.size(1)
-        causal = torch.ones(t, t, dtype=torch.bool).triu(1)      # True = may not attend
+        causal = torch.ones(t, t, dtype=torch.bool).triu(1)
         h = self.decoder(self._embed(tgt_in), memory, tgt_mask=causal,
                          tgt_key_padding_mask=tgt_in.eq(PAD),
                          memory_key_padding_mask=src.eq(PAD))

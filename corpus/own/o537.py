@@ -1,4 +1,3 @@
-"""BERT-style masked language model with the 80/10/10 corruption, on word pieces of the Python documentation."""
 import collections
 import re
 
@@ -17,7 +16,7 @@ IGNORE = -100
 
 
 def build_corpus():
-    sentences = {}                      # a dict: many sentences occur under several topics
+    sentences = {}
     for text in pt.topics.values():
         for s in re.split(r"(?<=[.!?])\s+|\n\n+", text):
             w = re.findall(r"[a-z]+|\d|[^\w\s]", s.lower())
@@ -33,7 +32,6 @@ def build_corpus():
 
 
 def corrupt(ids, generator=None, p=0.15):
-    """Choose 15% of ordinary tokens: 80% -> [MASK], 10% -> random token, 10% unchanged."""
     rand = lambda: torch.rand(ids.shape, generator=generator)
     chosen = (rand() < p) & (ids > UNK)
     labels = ids.masked_fill(~chosen, IGNORE)
@@ -100,7 +98,7 @@ while step < STEPS:
         if step == STEPS:
             break
         batch = train[rows]
-        batch = batch[:, : int((batch != PAD).sum(1).max())]     # trim to the longest in the batch
+        batch = batch[:, : int((batch != PAD).sum(1).max())]
         inputs, labels = corrupt(batch)
         loss = F.cross_entropy(model(inputs).flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
         opt.zero_grad(set_to_none=True)

@@ -1,4 +1,3 @@
-"""Vision transformer on synthetic 24x24 images: classify which of six shapes is drawn."""
 import numpy as np
 import torch
 from torch import nn
@@ -14,18 +13,18 @@ def draw(kind):
     cx, cy = rng.uniform(8, SIZE - 8, 2)
     r = rng.uniform(5, 7)
     dx, dy = xx - cx, yy - cy
-    if kind == 0:                                   # disc
+    if kind == 0:
         m = dx**2 + dy**2 < r**2
-    elif kind == 1:                                 # ring
+    elif kind == 1:
         d = np.sqrt(dx**2 + dy**2)
         m = (d < r) & (d > r - 2)
-    elif kind == 2:                                 # filled square
+    elif kind == 2:
         m = (abs(dx) < r * 0.85) & (abs(dy) < r * 0.85)
-    elif kind == 3:                                 # plus
+    elif kind == 3:
         m = ((abs(dx) < 1.3) & (abs(dy) < r)) | ((abs(dy) < 1.3) & (abs(dx) < r))
-    elif kind == 4:                                 # horizontal stripes
+    elif kind == 4:
         m = (abs(dx) < r) & (abs(dy) < r) & (np.floor(dy / 2) % 2 == 0)
-    else:                                           # diagonal cross
+    else:
         m = (abs(abs(dx) - abs(dy)) < 1.6) & (abs(dx) < r) & (abs(dy) < r)
     fg, bg = rng.uniform(0.6, 1.0), rng.uniform(0.0, 0.3)
     img = np.where(m, fg, bg) + rng.normal(0, 0.1, (SIZE, SIZE))
@@ -64,7 +63,6 @@ class ViT(nn.Module):
 
 
 def augment(x):
-    """Every class is symmetric under left-right and up-down flips."""
     flip_h = torch.rand(len(x), 1, 1, 1) < 0.5
     flip_v = torch.rand(len(x), 1, 1, 1) < 0.5
     x = torch.where(flip_h, x.flip(3), x)
@@ -74,7 +72,7 @@ def augment(x):
 x_train, y_train = make(2400)
 x_val, y_val = make(300)
 mean, std = x_train.mean(), x_train.std()
-x_train, x_val = (x_train - mean) / std, (x_val - mean) / std      # statistics of the training part only
+x_train, x_val = (x_train - mean) / std, (x_val - mean) / std
 
 EPOCHS, BATCH = 7, 48
 loader = DataLoader(TensorDataset(x_train, y_train), batch_size=BATCH, shuffle=True, drop_last=True)

@@ -1,7 +1,3 @@
-"""CLIP-like contrastive training of two towers (a tiny image tower and a caption tower) with a learned temperature.
-
-An image is a 16x16 RGB scene with one coloured shape in one of nine cells; the caption names shape, colour and cell.
-"""
 import math
 import random
 
@@ -19,9 +15,9 @@ FILL = ["a", "the", "one"]
 WORDS = ["<pad>", "<eot>"] + FILL + list(COLORS) + SHAPES + ROWS + COLS + ["at", "in"]
 W2I = {w: i for i, w in enumerate(WORDS)}
 MAXLEN = 8
-CONCEPTS = [(c, s, r, k) for c in COLORS for s in SHAPES for r in ROWS for k in COLS]     # 216 distinct scenes
+CONCEPTS = [(c, s, r, k) for c in COLORS for s in SHAPES for r in ROWS for k in COLS]
 random.shuffle(CONCEPTS)
-VAL, TRAIN = CONCEPTS[:32], CONCEPTS[32:]              # held-out combinations
+VAL, TRAIN = CONCEPTS[:32], CONCEPTS[32:]
 
 
 def render(color, shape, row, col):
@@ -75,7 +71,6 @@ class TextTower(nn.Module):
         self.proj = nn.Linear(d, out, bias=False)
 
     def forward(self, ids):
-        # causal, as in the original: the state at <eot> has seen the whole caption and never the padding after it
         mask = nn.Transformer.generate_square_subsequent_mask(ids.size(1))
         h = self.norm(self.enc(self.tok(ids) + self.pos, src_mask=mask, is_causal=True))
         eot = (ids == W2I["<eot>"]).int().argmax(1)
@@ -108,7 +103,7 @@ sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1, (s + 1) / 30) * 
 
 val_batch = batch(VAL)
 for step in range(STEPS):
-    picked = random.sample(TRAIN, B)        # without replacement: no two captions in a batch mean the same scene
+    picked = random.sample(TRAIN, B)
     loss = clip_loss(model(*batch(picked)))
     opt.zero_grad(set_to_none=True)
     loss.backward()

@@ -1,4 +1,3 @@
-"""Hugging Face Trainer: GPT-2 from a fresh config, byte-level tokens, gradient accumulation."""
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -15,7 +14,6 @@ BLOCK = 48
 
 
 class ByteBlocks(Dataset):
-    """Disjoint blocks of bytes. GPT2LMHeadModel shifts the labels itself, so labels are the inputs, not the next bytes."""
 
     def __init__(self, blocks: torch.Tensor):
         self.blocks = blocks
@@ -26,7 +24,7 @@ class ByteBlocks(Dataset):
     def __getitem__(self, i):
         ids = self.blocks[i]
         labels = ids.clone()
-        labels[0] = -100            # dropped by the shift anyway; keeps it out of the Trainer's token count
+        labels[0] = -100
         return {"input_ids": ids, "labels": labels}
 
 

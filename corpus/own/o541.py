@@ -1,4 +1,3 @@
-"""Lightning module of a small causal language model over a synthetic grammar of arithmetic expressions."""
 import logging
 import random
 import warnings
@@ -72,7 +71,6 @@ class TinyLM(L.LightningModule):
 
     def validation_step(self, batch, batch_idx):
         loss, logits, y = self._step(batch)
-        # digits after '=' are (nearly) determined by the prompt; operands are not
         after = (y == IDX["="]).long().cumsum(1).bool() & (y != IDX["="]) & (y != PAD)
         acc = (logits.argmax(-1) == y)[after].float().mean()
         self.log_dict({"val_loss": loss, "val_answer_acc": acc}, on_epoch=True, batch_size=len(y))

@@ -1,6 +1,3 @@
-"""Accelerate loop: gradient accumulation, clipping, scheduler and gathered evaluation.
-
-Task: a decoder reads eight digits and writes them in sorted order (the minGPT demonstration task)."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -16,7 +13,6 @@ MICRO, ACCUM, UPDATES = 24, 2, 250
 
 
 class SortDigits(Dataset):
-    """x1 ... x8 SEP s1 ... s8; only the sorted half is scored. Item i is a pure function of (seed, i)."""
 
     def __init__(self, n, seed):
         self.n, self.seed = n, seed

@@ -1,4 +1,3 @@
-"""Hand-written LoRA: pre-train a small LM on one synthetic language, freeze it, adapt it to another with low-rank updates."""
 import math
 
 import torch
@@ -11,7 +10,6 @@ PRE_STEPS, LORA_STEPS, BATCH = 180, 160, 20
 
 
 class MarkovLanguage:
-    """First-order Markov chain with a peaked transition matrix; its entropy rate is the best reachable loss."""
 
     def __init__(self, logits):
         self.p = logits.softmax(-1)
@@ -21,7 +19,6 @@ class MarkovLanguage:
         return cls(torch.randn(VOCAB, VOCAB, generator=g) * 2.0)
 
     def related(self, g, share=0.5):
-        """Same rows for a share of the symbols, new rows for the others."""
         new = torch.randn(VOCAB, VOCAB, generator=g) * 2.0
         keep = torch.rand(VOCAB, 1, generator=g) < share
         return MarkovLanguage(torch.where(keep, self.p.log(), new))
@@ -46,7 +43,7 @@ class LoRALinear(nn.Module):
         super().__init__()
         self.base = base
         self.A = nn.Parameter(torch.empty(r, base.in_features))
-        self.B = nn.Parameter(torch.zeros(base.out_features, r))       # zero: the adapted model starts as the base
+        self.B = nn.Parameter(torch.zeros(base.out_features, r))
         nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
         self.scale = alpha / r
 

@@ -1,8 +1,3 @@
-"""Direct preference optimisation of a tiny language model against a frozen copy of itself.
-
-1. SFT: the model learns to continue a prompt of digits by either an ascending or a descending run.
-2. DPO: preference pairs prefer the ascending continuation; reference = the SFT model.
-"""
 import copy
 
 import torch
@@ -24,7 +19,6 @@ def make_prompts(n):
 
 
 def respond(prompts, direction):
-    """Start at the last prompt digit and step by +1 / -1 modulo N_SYM; one symbol in twenty is noisy."""
     steps = torch.arange(1, RESP + 1)
     y = (prompts[:, PROMPT - 1, None] + direction[:, None] * steps) % N_SYM
     noise = torch.rand(y.shape) < 0.05
@@ -47,16 +41,14 @@ class TinyLM(nn.Module):
 
 
 def response_logps(model, prompts, responses):
-    """Sum of log-probabilities of the response tokens given the prompt."""
     ids = torch.cat([prompts, responses], 1)
     logp = model(ids[:, :-1]).log_softmax(-1)
     tok = logp.gather(-1, ids[:, 1:, None]).squeeze(-1)
-    return tok[:, PROMPT:].sum(1)              # predictions of positions PROMPT+1 .. end, i.e. the response
+    return tok[:, PROMPT:].sum(1)
 
 
 policy = TinyLM()
 
-# ---- supervised phase: both directions equally likely
 opt = torch.optim.AdamW(policy.parameters(), lr=4e-3, weight_decay=0.01)
 sched = torch.optim.lr_scheduler.OneCycleLR(opt, 4e-3, total_steps=SFT_STEPS, pct_start=0.1)
 for step in range(SFT_STEPS):
@@ -71,7 +63,6 @@ for step in range(SFT_STEPS):
     if step % 50 == 0 or step == SFT_STEPS - 1:
         print(f"sft {step:3d}  loss per token {loss.item():.4f}")
 
-# ---- preference phase
 reference = copy.deepcopy(policy).eval().requires_grad_(False)
 opt = torch.optim.AdamW(policy.parameters(), lr=1.5e-4, weight_decay=0.0)
 sched = torch.optim.lr_scheduler.LinearLR(opt, 1.0, 0.05, total_iters=DPO_STEPS)
@@ -79,7 +70,6 @@ sched = torch.optim.lr_scheduler.LinearLR(opt, 1.0, 0.05, total_iters=DPO_STEPS)
 
 @torch.no_grad()
 def shares(model, n=300):
-    """How many sampled responses follow the ascending and the descending rule in most places."""
     ids = make_prompts(n)
     for _ in range(RESP):
         probs = model(ids)[:, -1].softmax(-1)
@@ -95,7 +85,6 @@ for step in range(DPO_STEPS):
     prompts = make_prompts(BATCH)
     chosen = respond(prompts, torch.ones(BATCH, dtype=torch.long))
     rejected = respond(prompts, -torch.ones(BATCH, dtype=torch.long))
-    # chosen and rejected in one forward pass
     pp, rr = torch.cat([prompts, prompts]), torch.cat([chosen, rejected])
     pol_c, pol_r = response_logps(policy, pp, rr).chunk(2)
     with torch.no_grad():

@@ -1,5 +1,3 @@
-"""Knowledge distillation with temperature: a transformer teacher is trained first, then a smaller student
-learns from a mixture of the teacher's softened outputs and the hard labels."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -11,7 +9,6 @@ BATCH = 32
 
 
 def make_data(n, g):
-    """The class is the group (token // 6) that occurs most often; ties go to the lowest group."""
     bias = torch.rand(n, CLASSES, generator=g).pow(2) + 0.15
     group = torch.multinomial(bias, LEN, replacement=True, generator=g)
     x = group * 6 + torch.randint(6, (n, LEN), generator=g)
@@ -27,7 +24,7 @@ class Classifier(nn.Module):
         self.enc = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(d), enable_nested_tensor=False)
         self.fc = nn.Linear(d, CLASSES)
 
-    def forward(self, x):                      # order does not matter for this task: no positions
+    def forward(self, x):
         return self.fc(self.enc(self.emb(x)).mean(1))
 
 

@@ -1,4 +1,3 @@
-"""Decoder with a top-2 mixture-of-experts feed-forward layer and the Switch/GShard load-balancing loss."""
 import math
 
 import torch
@@ -14,7 +13,6 @@ DOMAINS = 4
 
 
 class Corpus:
-    """Four 'domains', each a deterministic-with-noise affine rule over the vocabulary; the first token names the domain."""
     A, C = torch.tensor([1, 7, 11, 29]), torch.tensor([5, 3, 17, 9])
 
     def sample(self, n, g=None):
@@ -58,7 +56,6 @@ class MoE(nn.Module):
             row, slot = (idx == e).nonzero(as_tuple=True)
             if row.numel():
                 out.index_add_(0, row, expert(x[row]) * w[row, slot, None])
-        # fraction of routing slots per expert (no gradient) times mean probability (gradient)
         load = F.one_hot(idx, EXPERTS).float().sum(1).mean(0) / TOPK
         balance = EXPERTS * (load * probs.mean(0)).sum()
         z = logits.logsumexp(-1).pow(2).mean()
@@ -109,7 +106,6 @@ sched = torch.optim.lr_scheduler.LambdaLR(
 
 
 def lm(logits, seq):
-    # the first symbol after the domain token is uniformly random but kept: it only adds a constant
     return F.cross_entropy(logits.flatten(0, 1), seq[:, 1:].flatten())
 
 

@@ -1,6 +1,3 @@
-"""Selective state-space / gated linear-attention language model. The diagonal recurrence
-    h_t = a_t * h_{t-1} + b_t
-runs in an own autograd.Function whose backward is the same recurrence in reverse time."""
 import math
 
 import torch
@@ -11,7 +8,6 @@ torch.manual_seed(31)
 
 
 class DiagonalScan(torch.autograd.Function):
-    """a, b: (B, T, N). h_0 = 0 before the first step. Returns all h_t."""
 
     @staticmethod
     def forward(ctx, a, b):
@@ -29,7 +25,7 @@ class DiagonalScan(torch.autograd.Function):
         gb = torch.empty_like(grad_h)
         carry = torch.zeros_like(grad_h[:, 0])
         for t in range(grad_h.size(1) - 1, -1, -1):
-            carry = grad_h[:, t] + carry          # total gradient of h_t
+            carry = grad_h[:, t] + carry
             gb[:, t] = carry
             carry = carry * a[:, t]
         prev = torch.cat([torch.zeros_like(h[:, :1]), h[:, :-1]], 1)
@@ -42,7 +38,6 @@ assert torch.autograd.gradcheck(DiagonalScan.apply, (x_chk, y_chk))
 
 
 class SelectiveSSM(nn.Module):
-    """Mamba-like mixer: short causal depthwise convolution, input-dependent step, B and C, and a gate."""
 
     def __init__(self, d, expand=2, state=4, conv=4):
         super().__init__()
@@ -54,7 +49,6 @@ class SelectiveSSM(nn.Module):
         self.log_a = nn.Parameter(torch.log(torch.arange(1, state + 1).float()).repeat(self.inner, 1))
         self.skip = nn.Parameter(torch.ones(self.inner))
         self.out = nn.Linear(self.inner, d, bias=False)
-        # softplus(dt bias) spread between 0.01 and 0.2
         dt0 = torch.exp(torch.rand(self.inner) * (math.log(0.2) - math.log(0.01)) + math.log(0.01))
         with torch.no_grad():
             self.dt.weight.mul_(0.1)
@@ -63,11 +57,11 @@ class SelectiveSSM(nn.Module):
     def forward(self, x):
         b, t, _ = x.shape
         u, gate = self.inp(x).chunk(2, -1)
-        u = F.pad(u.transpose(1, 2), (self.conv - 1, 0))          # left padding only: causal
+        u = F.pad(u.transpose(1, 2), (self.conv - 1, 0))
         u = F.silu(self.dw(u).transpose(1, 2))
         Bt, Ct = self.bc(u).chunk(2, -1)
         dt = F.softplus(self.dt(u))
-        decay = torch.exp(-dt.unsqueeze(-1) * self.log_a.exp())   # in (0, 1)
+        decay = torch.exp(-dt.unsqueeze(-1) * self.log_a.exp())
         drive = (dt * u).unsqueeze(-1) * Bt.unsqueeze(2)
         h = DiagonalScan.apply(decay.flatten(2), drive.flatten(2)).view(b, t, self.inner, self.state)
         y = torch.einsum("btns,bts->btn", h, Ct) + self.skip * u
@@ -90,7 +84,6 @@ class SSMLM(nn.Module):
         return self.head(self.nf(x))
 
 
-# Task: selective copying. Content symbols are scattered among blanks; after the GO marks they are asked for in order.
 N_CONTENT, N_ITEMS, SPAN = 8, 3, 12
 BLANK, GO = N_CONTENT, N_CONTENT + 1
 VOCAB = N_CONTENT + 2

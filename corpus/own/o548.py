@@ -1,4 +1,3 @@
-"""LSTM language model trained by truncated backpropagation through time (state carried, graph cut)."""
 import math
 
 import torch
@@ -19,7 +18,6 @@ train_stream, val_stream = stream[:-n_val], stream[-n_val:]
 
 
 def batchify(s, n):
-    """Cut the stream into n parallel contiguous streams: (time, n)."""
     length = len(s) // n
     return s[: length * n].view(n, length).t().contiguous()
 
@@ -33,7 +31,6 @@ class CharLSTM(nn.Module):
         self.emb = nn.Embedding(vocab, EMB)
         self.rnn = nn.LSTM(EMB, HID, LAYERS)
         self.out = nn.Linear(HID, vocab)
-        # forget-gate bias 1 (PyTorch keeps two bias vectors: put it in one of them only)
         for name, p in self.rnn.named_parameters():
             if name.startswith("bias_ih"):
                 nn.init.zeros_(p)
@@ -73,7 +70,7 @@ def evaluate(max_chunks=12):
 step, epoch = 0, 0
 model.train()
 while step < STEPS:
-    state = model.zero_state(BATCH)               # start of the streams
+    state = model.zero_state(BATCH)
     for i in range(0, train.size(0) - 1 - BPTT, BPTT):
         x, y = train[i: i + BPTT], train[i + 1: i + 1 + BPTT]
         state = tuple(s.detach() for s in state)

@@ -1,6 +1,3 @@
-"""Patch transformer that forecasts a synthetic multi-seasonal series from sliding windows.
-
-Chronological split, scaling by the training part, per-window normalisation, comparison with seasonal-naive."""
 import numpy as np
 import torch
 import torch.nn as nn
@@ -30,7 +27,6 @@ n_train, n_val = int(0.7 * N), int(0.15 * N)
 mu, sd = series[:n_train].mean(), series[:n_train].std()
 series = (series - mu) / sd
 train_part = series[:n_train]
-# contexts of later parts may reach back into the past (it is known by then); their targets never do
 val_part = series[n_train - CONTEXT: n_train + n_val]
 test_part = series[n_train + n_val - CONTEXT:]
 
@@ -58,7 +54,6 @@ class PatchForecaster(nn.Module):
         self.head = nn.Linear(n * d, HORIZON)
 
     def forward(self, x):
-        # reversible instance normalisation: remove the window's own mean and scale, put them back at the end
         m = x.mean(1, keepdim=True)
         s = x.std(1, keepdim=True, unbiased=False) + 1e-5
         z = ((x - m) / s).unflatten(1, (-1, PATCH))

@@ -1,4 +1,3 @@
-"""Graph attention network (edge list, segment softmax) on a synthetic citation graph, transductive node classification."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -10,15 +9,14 @@ TRAIN_PER_CLASS, N_VAL, N_TEST = 20, 200, 400
 
 
 def citation_graph():
-    """Stochastic block model with homophily; bag-of-words features drawn from class topics."""
     y = torch.randint(CLASSES, (N,))
     same = y[:, None] == y[None, :]
     prob = torch.where(same, torch.tensor(0.02), torch.tensor(0.0015))
     upper = torch.rand(N, N).lt(prob).triu(1)
     src, dst = upper.nonzero(as_tuple=True)
-    edges = torch.stack([torch.cat([src, dst]), torch.cat([dst, src])])      # undirected
+    edges = torch.stack([torch.cat([src, dst]), torch.cat([dst, src])])
     loops = torch.arange(N).repeat(2, 1)
-    edges = torch.cat([edges, loops], 1)                                     # every node attends to itself
+    edges = torch.cat([edges, loops], 1)
     topic = torch.full((CLASSES, FEATS), 0.02)
     block = FEATS // CLASSES
     for c in range(CLASSES):
@@ -29,7 +27,6 @@ def citation_graph():
 
 
 def edge_softmax(score, dst, n):
-    """Softmax of score (E, H) over the edges that enter each node."""
     index = dst[:, None].expand_as(score)
     peak = torch.full((n, score.size(1)), float("-inf")).scatter_reduce(0, index, score.detach(), "amax")
     e = (score - peak[dst]).exp()
@@ -93,7 +90,6 @@ def measure():
 EPOCHS = 300
 best = (float("inf"), 0.0)
 for epoch in range(EPOCHS):
-    # the whole graph is one batch; labels of the training nodes only
     out = model(x, edges)
     loss = F.cross_entropy(out[train_idx], y[train_idx])
     opt.zero_grad()

@@ -1,4 +1,3 @@
-"""Set transformer (induced set attention + pooling by attention) that classifies 3-D point clouds of varying size."""
 import math
 
 import torch
@@ -26,13 +25,12 @@ def surface(kind, n):
     elif kind == "cylinder":
         p = torch.stack([torch.cos(a), torch.sin(a), 3 * v - 1.5], 1)
     else:
-        r = v.sqrt()                                    # uniform on the lateral surface
+        r = v.sqrt()
         p = torch.stack([r * torch.cos(a), r * torch.sin(a), 2 * (1 - r) - 1], 1)
     return p
 
 
 def random_rotation():
-    """About the vertical axis: the objects stand upright."""
     a = torch.rand(()) * 2 * math.pi
     c, s = torch.cos(a), torch.sin(a)
     return torch.tensor([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
@@ -43,7 +41,7 @@ def cloud(label):
     p = surface(KINDS[label], n) @ random_rotation().t() * (0.7 + 0.6 * torch.rand(()))
     p = p + 0.03 * torch.randn_like(p)
     p = p - p.mean(0)
-    p = p / p.norm(dim=1).max()                         # unit ball
+    p = p / p.norm(dim=1).max()
     out = torch.zeros(MAX_PTS, 3)
     out[:n] = p
     return out, n
@@ -52,12 +50,11 @@ def cloud(label):
 def dataset(n):
     y = torch.randint(len(KINDS), (n,))
     pts, sizes = zip(*(cloud(int(k)) for k in y))
-    pad = torch.arange(MAX_PTS)[None] >= torch.tensor(sizes)[:, None]      # True = padding
+    pad = torch.arange(MAX_PTS)[None] >= torch.tensor(sizes)[:, None]
     return torch.stack(pts), pad, y
 
 
 class MAB(nn.Module):
-    """Multihead attention block (pre-norm): queries x attend to y."""
 
     def __init__(self, d, heads):
         super().__init__()
@@ -80,13 +77,12 @@ class ISAB(nn.Module):
 
     def forward(self, x, pad):
         h = self.gather(self.inducing.expand(len(x), -1, -1), x, pad)
-        return self.scatter(x, h)               # the inducing points are never padded
+        return self.scatter(x, h)
 
 
 class SetTransformer(nn.Module):
     def __init__(self, d=32, heads=4, m=6):
         super().__init__()
-        # coordinates and the radius
         self.inp = nn.Sequential(nn.Linear(4, d), nn.ReLU(), nn.Linear(d, d))
         self.enc = nn.ModuleList([ISAB(d, heads, m), ISAB(d, heads, m)])
         self.seed = nn.Parameter(torch.empty(1, 1, d))
@@ -108,7 +104,6 @@ model = SetTransformer()
 opt = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
 sched = torch.optim.lr_scheduler.OneCycleLR(opt, 2e-3, total_steps=STEPS, pct_start=0.15)
 
-# the model must not care about the order of the points
 perm = torch.randperm(MAX_PTS)
 with torch.no_grad():
     assert torch.allclose(model(vpts[:4], vpad[:4]), model(vpts[:4, perm], vpad[:4, perm]), atol=1e-5)

@@ -1,4 +1,3 @@
-"""Speech-like CTC recogniser: synthetic 'utterances' of tone phonemes, convolutional front end with stride, small encoder."""
 import random
 
 import torch
@@ -9,10 +8,10 @@ torch.manual_seed(12)
 random.seed(12)
 
 N_PHON, N_MEL = 12, 20
-BLANK = 0                                    # phonemes are 1..N_PHON
+BLANK = 0
 STRIDE = 2
 STEPS, BATCH = 280, 12
-TEMPLATES = torch.rand(N_PHON + 1, 2, N_MEL).mul(2.5)       # onset and offset spectrum of each phoneme
+TEMPLATES = torch.rand(N_PHON + 1, 2, N_MEL).mul(2.5)
 TEMPLATES[0] = 0.0
 
 
@@ -22,7 +21,7 @@ def utterance():
     prev = None
     for k in labels:
         if k == prev or random.random() < 0.2:
-            frames.append(torch.zeros(random.randint(3, 4), N_MEL))    # a pause separates repeated phonemes
+            frames.append(torch.zeros(random.randint(3, 4), N_MEL))
         n = random.randint(5, 9)
         mix = torch.linspace(0, 1, n)[:, None]
         frames.append((1 - mix) * TEMPLATES[k, 0] + mix * TEMPLATES[k, 1])
@@ -49,9 +48,8 @@ class Recogniser(nn.Module):
 
     def forward(self, x, lengths):
         x = self.front(x.transpose(1, 2)).transpose(1, 2)
-        out_len = (lengths - 1) // STRIDE + 1                # kernel 3, padding 1, stride 2
+        out_len = (lengths - 1) // STRIDE + 1
         pad = torch.arange(x.size(1))[None] >= out_len[:, None]
-        # order within the neighbourhood comes from the convolutions: no position embedding
         return self.out(self.norm(self.att(x, src_key_padding_mask=pad))).log_softmax(-1), out_len
 
 
@@ -73,7 +71,7 @@ def edit_distance(a, b):
 
 
 model = Recogniser()
-ctc = nn.CTCLoss(blank=BLANK)                # mean over the batch of (loss / target length)
+ctc = nn.CTCLoss(blank=BLANK)
 opt = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
 sched = torch.optim.lr_scheduler.OneCycleLR(opt, 2e-3, total_steps=STEPS, pct_start=0.1)
 train = [utterance() for _ in range(1500)]
