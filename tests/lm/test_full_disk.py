@@ -27,8 +27,17 @@ pytest.importorskip("resource", reason="this system has no limits on a file's si
 # The weights of the tiny model take 120 kB and a shard of them 60; all other files of its run under 20.
 LIMIT = 40_000
 COMMAND = """
-import resource, sys
+import atexit, resource, sys
 from traindoctor.cli import main
+
+
+class Torn:
+    def __del__(self):
+        sys.stderr.write("Python was torn down\\n")
+
+
+torn = Torn()
+atexit.register(sys.stderr.write, "at exit\\n")
 limit = int(sys.argv.pop(1))
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -80,6 +89,7 @@ def test_inside_a_checkpoint(tmp_path: Path, tiny: Any, ranks: int) -> None:
     resume = ("train", "--resume", str(tmp_path), "--steps", "8", "--no-doctor", "--quiet")
     first, *others = command(*resume, limit=LIMIT, ranks=ranks)
     assert is_one_sentence(first, "step-00000008: File too large", "was saved before is whole")
+    assert ("torn down" in first[1]) == (ranks == 1)
     assert all(is_one_sentence(other, "another process") for other in others)
     assert files_of(tmp_path / "checkpoints") == before
     # With room again the run goes on from what it had.
@@ -100,6 +110,9 @@ def test_inside_a_sharded_checkpoint_and_a_damaged_one(tmp_path: Path, tiny: Any
     resume = ("train", "--resume", str(tmp_path), "--steps", "8", *common)
     for end in command(*resume, limit=LIMIT, ranks=2):
         assert is_one_sentence(end, "cannot write", "step-00000008: "), end
+        # Threads of the process group are still there: one that needs Python in its last moment aborts it.
+        assert "at exit" in end[1]
+        assert "torn down" not in end[1]
     assert files_of(tmp_path / "checkpoints") == before
     shard = next((tmp_path / "checkpoints").glob("step-00000004/sharded/*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:1000])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import os
 import sys
+from typing import NoReturn
 
 import click
 
@@ -63,15 +66,27 @@ def main() -> None:
     """Entry point: the user's mistakes become one sentence and exit status 2."""
     try:
         status = cli.main(standalone_mode=False)
-        sys.exit(status if isinstance(status, int) else 0)
+        _leave(status if isinstance(status, int) else 0)
     except click.exceptions.Abort:
         click.echo("stopped", err=True)
-        sys.exit(130)
+        _leave(130)
     except click.ClickException as error:
         error.show()
-        sys.exit(2)
+        _leave(2)
     except TraindoctorError as error:
         click.echo(f"traindoctor: {error}", err=True)
-        sys.exit(2)
+        _leave(2)
     except BrokenPipeError:
         sys.exit(141)
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends the process. After a run of several processes Python is not torn down: torch's process groups have
+    threads that outlive them, and one that asks for Python while it is torn down aborts the process."""
+    distributed = sys.modules.get("traindoctor.lm.distributed")
+    if distributed is None or not distributed.threads_remain:
+        sys.exit(status)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -21,6 +21,8 @@ from traindoctor.lm.model import Transformer
 PATIENCE = datetime.timedelta(hours=4)
 # What gloo says to those who wait for a process that has gone.
 PEER_GONE = ("Connection closed by peer", "Connection reset by peer")
+# Whether this process had a process group of ours: gloo's threads live as long as anything refers to the group.
+threads_remain = False
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ def joined(device: str) -> Iterator[World]:
     if ours:
         backend = "nccl" if chosen.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=PATIENCE)
+        global threads_remain
+        threads_remain = True
     try:
         yield World(rank, size, local_rank, chosen)
     except RuntimeError as error:
