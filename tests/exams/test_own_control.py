@@ -9,7 +9,7 @@ import pytest
 import torch
 from planted import short_run
 
-from traindoctor.checks.optimizer.base import Experiment
+from traindoctor.checks.experiments import Experiment
 from traindoctor.exams.counterfactual import (
     FEWEST_ROUNDS,
     against_itself,

@@ -19,6 +19,7 @@ from short_runs import divided
 from traindoctor.checks.base import Check, Clear, Finding
 from traindoctor.checks.data.padding_in_loss import padding_in_loss
 from traindoctor.checks.data.targets_misaligned import targets_misaligned
+from traindoctor.checks.experiments import Experiment
 from traindoctor.checks.gradient.backward_incorrect import backward_incorrect
 from traindoctor.checks.gradient.gradient_not_flowing import gradient_not_flowing
 from traindoctor.checks.loss.double_softmax import double_softmax
@@ -36,7 +37,6 @@ from traindoctor.checks.model.residual_missing import residual_missing
 from traindoctor.checks.model.weights_tied_by_mistake import weights_tied_by_mistake
 from traindoctor.checks.model.wrong_train_eval_mode import wrong_train_eval_mode
 from traindoctor.checks.numerics.fp16_underflow import fp16_underflow
-from traindoctor.checks.optimizer.base import Experiment
 from traindoctor.checks.optimizer.lr_too_low import lr_too_low
 from traindoctor.checks.speed.python_loop_per_example import GAIN
 from traindoctor.exams import EXAMS, batched_forward, load

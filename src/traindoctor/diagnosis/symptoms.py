@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traindoctor.checks.course import LATE, above_level, loss_of
 from traindoctor.checks.data.base import share_of_variance
 from traindoctor.record import Record, Series
 
@@ -54,15 +55,6 @@ def symptoms(record: Record) -> tuple[Symptom, ...]:
     return tuple(sorted(found, key=lambda symptom: not symptom.grave))
 
 
-def loss_series(record: Record) -> Series | None:
-    """The training loss as well as the record knows it."""
-    for name in ("loss.token", "loss.root", "loss.read"):
-        series = record.get(name)
-        if series is not None and len(series):
-            return series
-    return None
-
-
 def _not_finite(record: Record) -> list[Symptom]:
     for name in ("loss.root", "loss.read", "loss.token"):
         series = record.get(name)
@@ -96,7 +88,7 @@ def _windows(series: Series) -> tuple[float, float, float, float] | None:
 
 
 def _rising(record: Record) -> list[Symptom]:
-    series = loss_series(record)
+    series = loss_of(record)
     windows = _windows(series) if series is not None else None
     if series is None or windows is None or _optimised_falls(record):
         return []
@@ -126,7 +118,7 @@ def _optimised_falls(record: Record) -> bool:
 
 
 def _flat(record: Record) -> list[Symptom]:
-    series = loss_series(record)
+    series = loss_of(record)
     windows = _windows(series) if series is not None else None
     if series is None or windows is None or _optimised_falls(record):
         return []
@@ -146,15 +138,11 @@ def _flat(record: Record) -> list[Symptom]:
 
 
 def _on_unigram_rung(record: Record) -> list[Symptom]:
-    loss, rung = record.get("loss.token"), record.get("ladder.unigram")
-    if loss is None or rung is None:
-        return []
-    steps, at_loss, at_rung = np.intersect1d(loss.steps, rung.steps, return_indices=True)
-    gap = loss.values[at_loss] - rung.values[at_rung]
+    gap = above_level(record, "ladder.unigram")
     # Later points lie further apart: the last few say whether the run has left the rung by now.
-    if len(steps) < RUNG_STEPS or float(np.mean(gap[-LEAVING:])) < -ON_RUNG:
+    if gap is None or len(gap) < RUNG_STEPS or np.mean(gap.tail(LEAVING).values) < -ON_RUNG:
         return []
-    means = np.convolve(gap, np.ones(20) / 20, mode="valid")
+    means = np.convolve(gap.values, np.ones(20) / 20, mode="valid")
     on = np.abs(means) <= ON_RUNG
     length = 0
     for index in range(len(on) - 1, -1, -1):
@@ -163,9 +151,9 @@ def _on_unigram_rung(record: Record) -> list[Symptom]:
         length += 1
     if length < RUNG_STEPS - 20:
         return []
-    since = int(steps[len(on) - length])
+    since = int(gap.steps[len(on) - length])
     text = (
-        f"the loss stays where counting the targets alone gets ({rung.last:.3g} nats): "
+        f"the loss stays where counting the targets alone gets ({record['ladder.unigram'].last:.3g} nats): "
         "what the model is given is not used"
     )
     return [Symptom("loss-at-unigram", text, since, True)]
@@ -181,14 +169,13 @@ def _at_variance(record: Record) -> list[Symptom]:
 
 
 def _too_good(record: Record) -> list[Symptom]:
-    loss, rung = record.get("loss.token"), record.get("ladder.fivegram")
-    if loss is None or rung is None or len(rung) < MIN_POINTS:
+    gap = above_level(record, "ladder.fivegram")
+    if gap is None or len(gap) < MIN_POINTS:
         return []
-    steps, at_loss, at_rung = np.intersect1d(loss.steps, rung.steps, return_indices=True)
-    gap = loss.values[at_loss] - rung.values[at_rung]
-    if len(steps) < MIN_POINTS or not float(np.mean(gap[-10:])) <= -TOO_GOOD:
+    late = float(np.mean(gap.tail(LATE).values))
+    if not late <= -TOO_GOOD:
         return []
-    text = f"the loss is {-float(np.mean(gap[-10:])):.2g} nats better than a count of five tokens"
+    text = f"the loss is {-late:.2g} nats better than a count of five tokens"
     return [Symptom("loss-too-good", text)]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from traindoctor.checks.base import Finding, Outcome, check, done_exam, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
+from traindoctor.checks.course import LATE, above_level
 from traindoctor.checks.data.base import (
     ERRORS,
     order_is_lost,
@@ -217,12 +218,8 @@ def dealt_rows(record: Record) -> Outcome | None:
 
 def level_gap(record: Record) -> Series | None:
     """Loss per target minus the count model of the targets alone, where both were measured."""
-    loss, level = record.get("loss.token"), record.get("ladder.unigram")
-    if loss is None or level is None:
-        return None
-    steps, at, under = np.intersect1d(loss.steps, level.steps, return_indices=True)
-    gap = Series("loss.token-ladder.unigram", steps, loss.values[at] - level.values[under]).finite()
-    return gap if len(gap) >= 10 else None
+    gap = above_level(record, "ladder.unigram")
+    return gap.finite() if gap is not None and len(gap.finite()) >= LATE else None
 
 
 def late_gap(record: Record) -> float | None:

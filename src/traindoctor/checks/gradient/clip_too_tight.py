@@ -16,9 +16,11 @@ from traindoctor.checks.base import (
     worth_asking,
 )
 from traindoctor.checks.consequences import TOO_SHORT
+from traindoctor.checks.course import course_of
+from traindoctor.checks.experiments import Experiment
 from traindoctor.checks.gradient.base import RATIO, ClippedScaled, clipped_while_scaled
 from traindoctor.checks.model.base import large_start
-from traindoctor.checks.optimizer.base import Experiment, groups_of, progress
+from traindoctor.checks.optimizer.base import groups_of
 from traindoctor.record import Record
 
 EXAM = "experiment_clip"
@@ -73,7 +75,7 @@ def clip_too_tight(record: Record) -> Outcome | None:
         return clip_too_tight.clear(
             f"the norm is {ratio:.2g} times the limit in the middle of the run"
         )
-    course = progress(record)
+    course = course_of(record)
     if course is not None and course.solved:
         return clip_too_tight.clear("next to nothing is left of the loss")
     items = [

@@ -6,9 +6,11 @@ import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
+from traindoctor.checks.course import course_of
+from traindoctor.checks.experiments import Experiment
 from traindoctor.checks.gradient.base import NO_CURE
 from traindoctor.checks.loss.base import CALM, crash_of, not_finite_from, place, swollen
-from traindoctor.checks.optimizer.base import Experiment, first_norm, progress
+from traindoctor.checks.optimizer.base import first_norm
 from traindoctor.record import Record, Series
 
 # Healthy runs stay within a factor of 100 of their early norm; a run on its way to NaN leaves that within steps.
@@ -109,7 +111,7 @@ def weights_thrown(record: Record) -> Outcome | None:
 def huge_at_first(record: Record, norms: Series) -> Outcome | None:
     """Long products (a rollout, a deep stack) that explode in the untrained model; the first steps throw it away."""
     first, later = float(norms.values[0]), float(np.median(norms.values[1:]))
-    reached = progress(record)
+    reached = course_of(record)
     if norms.steps[0] != 0 or not first > HUGE_AT_FIRST * max(later, 1.0):
         return None
     if reached is None or reached.learned:

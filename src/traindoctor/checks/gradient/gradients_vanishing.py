@@ -9,8 +9,8 @@ import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.consequences import TOO_SHORT
+from traindoctor.checks.course import course_of
 from traindoctor.checks.gradient.base import NO_CURE
-from traindoctor.checks.optimizer.base import progress
 from traindoctor.record import Record
 
 # First block over last block, same parameter. Healthy transformers have 0.1 to 10.
@@ -60,7 +60,7 @@ def gradients_vanishing(record: Record) -> Outcome | None:
     if not ratios:
         return gradients_vanishing.not_applicable("the model has no stack of equal blocks")
     middle = float(np.median([ratio for ratio, _ in ratios]))
-    course = progress(record)
+    course = course_of(record)
     flat = course is not None and course.finite and course.last > FLAT * course.first
     if middle > (RATIO_FLAT if flat else RATIO):
         return gradients_vanishing.clear(f"first over last block {middle:.2g}")

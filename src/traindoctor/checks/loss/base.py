@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from traindoctor.checks.base import done_exam
-from traindoctor.checks.optimizer.base import groups_of, is_log, loss_of
+from traindoctor.checks.course import loss_of
+from traindoctor.checks.optimizer.base import groups_of, is_log
 from traindoctor.record import ExamResult, Record
 
 # Their step does not change when all gradients are multiplied by one number.

@@ -17,8 +17,9 @@ from traindoctor.checks.base import (
     worth_asking,
 )
 from traindoctor.checks.consequences import TOO_LONG, TOO_SHORT
+from traindoctor.checks.course import course_of
+from traindoctor.checks.experiments import Experiment
 from traindoctor.checks.loss.base import scale_free
-from traindoctor.checks.optimizer.base import Experiment, progress
 from traindoctor.record import ExamResult, Record
 
 # The sum over a step is 1.000 in every sound script with several backward passes, 8.000 for eight undivided ones.
@@ -130,7 +131,7 @@ def _sum_for_mean(record: Record, result: ExamResult, main: Mapping[str, Any]) -
     coefficient = float(main["coefficient"]) * _own_factor(record)
     if coefficient < LARGE or int(result.values["backwards"]) > 1:
         return None
-    course = progress(record)
+    course = course_of(record)
     if course is None or not course.broke:
         if course is None or course.learned or scale_free(record):
             return None
@@ -210,5 +211,5 @@ def _status(record: Record) -> Status | None:
     """Exact as the factor is, Adam does not feel it: in a run that learns it is only a possibility."""
     if not scale_free(record):
         return None
-    course = progress(record)
+    course = course_of(record)
     return "possible" if course is None or not course.broke else "likely"

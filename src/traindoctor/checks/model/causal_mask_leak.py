@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
+from traindoctor.checks.course import above_level
 from traindoctor.record import Record
 
 # Movement of an earlier score when later tokens change, over the spread of scores. Sound masks: exactly 0 in 60
@@ -97,15 +96,8 @@ def is_a_source(pair: dict[str, Any], pairs: list[dict[str, Any]]) -> bool:
 
 def too_good(record: Record) -> float | None:
     """Loss minus the 5-gram rung over the last steps, where rows are new and it is clearly negative."""
-    loss, rung, new = (
-        record.get("loss.token"),
-        record.get("ladder.fivegram"),
-        record.get("batch.new_rows"),
-    )
-    if loss is None or rung is None or new is None or len(rung) < STEPS:
+    gap, new = above_level(record, "ladder.fivegram"), record.get("batch.new_rows")
+    if gap is None or new is None or len(gap) < STEPS or new.tail(STEPS).median() < FRESH:
         return None
-    steps, at, under = np.intersect1d(loss.steps, rung.steps, return_indices=True)
-    if len(steps) < STEPS or new.tail(STEPS).median() < FRESH:
-        return None
-    gap = float(np.median((loss.values[at] - rung.values[under])[-STEPS:]))
-    return gap if gap < -TOO_GOOD else None
+    late = gap.tail(STEPS).median()
+    return late if late < -TOO_GOOD else None

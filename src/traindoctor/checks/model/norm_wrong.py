@@ -6,7 +6,7 @@ from typing import Any
 from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
-from traindoctor.checks.optimizer.base import progress
+from traindoctor.checks.course import course_of
 from traindoctor.record import ExamResult, Record
 
 # Without normalisation a stack of this depth grows; with bounded branches (Fixup, ReZero) it does not.
@@ -109,7 +109,7 @@ def over_other_axes(norm: Mapping[str, Any], step: int) -> Finding:
 
 
 def stuck(record: Record) -> bool:
-    course = progress(record)
+    course = course_of(record)
     return course is not None and course.stuck
 
 

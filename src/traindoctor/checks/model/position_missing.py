@@ -6,6 +6,7 @@ from typing import Any
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
+from traindoctor.checks.course import late_levels
 from traindoctor.checks.data.base import GAIN, is_rounding, reference
 from traindoctor.record import Record
 
@@ -108,14 +109,10 @@ def without_order(record: Record, pair: Mapping[str, Any], step: int) -> Outcome
 
 def has_not_learned(record: Record) -> bool:
     """The loss is no better than the frequencies of the labels."""
-    loss, level = record.get("loss.token"), record.get("ladder.unigram")
-    if loss is None or level is None or len(loss) < 10 or not len(level):
-        return False
-    return loss.tail(10).median() > level.tail(10).median() - GAIN
+    late = late_levels(record)
+    return late is not None and late[0] > late[1] - GAIN
 
 
 def fits(record: Record) -> bool:
-    loss, level = record.get("loss.token"), record.get("ladder.unigram")
-    if loss is None or level is None or len(loss) < 10 or not len(level):
-        return False
-    return loss.tail(10).median() < FITS * level.tail(10).median()
+    late = late_levels(record)
+    return late is not None and late[0] < FITS * late[1]

@@ -7,7 +7,7 @@ import numpy as np
 
 from traindoctor.checks.base import Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING, NOTHING_PASSES
-from traindoctor.checks.optimizer.base import progress
+from traindoctor.checks.course import course_of
 from traindoctor.record import Record
 
 # One attention may pool or cross without a way around it; two and more are a stack.
@@ -89,7 +89,7 @@ def no_way_around(record: Record, values: Mapping[str, Any], step: int) -> Outco
     if own is not None:
         items.append(evidence("share of the own token in its output", own, "near 1"))
     shallow = depth <= SHALLOW
-    course = progress(record) if shallow else None
+    course = course_of(record) if shallow else None
     if shallow and (course is None or record.num_steps < STEPS):
         return residual_missing.not_judged(
             "two attentions without a way around; the loss has not been seen for long"
@@ -115,7 +115,7 @@ def nearly_shut(record: Record) -> Outcome | None:
     carry = float(np.median([s["carry"] for s in mixes]))
     if carry > SHUT:
         return None
-    course = progress(record)
+    course = course_of(record)
     if course is None or record.num_steps < STEPS:
         return residual_missing.not_judged(
             "the gates are nearly shut; the loss has not been seen for long"

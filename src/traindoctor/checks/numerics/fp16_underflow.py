@@ -7,7 +7,8 @@ import math
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import TOO_SHORT
-from traindoctor.checks.optimizer.base import groups_of, progress
+from traindoctor.checks.course import course_of
+from traindoctor.checks.optimizer.base import groups_of
 from traindoctor.record import Record
 
 # Share of the gradient's entries that float16 turns into 0 though they are not. A right scale leaves a few per cent.
@@ -56,7 +57,7 @@ def fp16_underflow(record: Record) -> Outcome | None:
             grade="exact",
         )
     lost = float(values["gradient_lost"])
-    course = progress(record)
+    course = course_of(record)
     learns = course is not None and course.learned and values.get("tensors_lost", 0.0) < WHOLE
     error, scaled = float(values.get("error", 0.0)), float(values.get("error_scaled", 0.0))
     if lost < LOST:

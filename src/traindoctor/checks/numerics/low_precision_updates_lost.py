@@ -7,7 +7,7 @@ import numpy as np
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, done_exam, evidence
 from traindoctor.checks.consequences import TOO_SHORT
-from traindoctor.checks.optimizer.base import progress
+from traindoctor.checks.course import course_of
 from traindoctor.record import Record
 
 # Share of entries that should have moved and did not, in the median layer. float32 runs have under 0.01.
@@ -84,7 +84,7 @@ def low_precision_updates_lost(record: Record) -> Outcome | None:
 
 def learns_all_the_same(record: Record, lost: float) -> bool:
     """Few updates get through, but enough; where most are lost, the loss must have halved."""
-    course = progress(record)
+    course = course_of(record)
     if course is None or not course.learned:
         return False
     return lost < MOST or course.last < HALVED * course.first

@@ -5,7 +5,9 @@ import numpy as np
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.consequences import TOO_LONG, TOO_SHORT
-from traindoctor.checks.optimizer.base import Experiment, groups_of, progress
+from traindoctor.checks.course import course_of
+from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.optimizer.base import groups_of
 from traindoctor.record import Record
 
 EXAM = "experiment_adam"
@@ -71,7 +73,7 @@ def adam_settings_bad(record: Record) -> Outcome | None:
         items.append(trial.evidence("usual Adam settings", "betas (0.9, 0.999) and eps 1e-8"))
         return adam_settings_bad.finding(*items, summary=summary, since_step=0, grade="experiment")
     reversed_ = float(betas[0]) >= REVERSED_FIRST and float(betas[0]) > float(betas[1])
-    reached = progress(record)
+    reached = course_of(record)
     learns = reached is not None and reached.learned_well
     if reversed_ or (eps >= EPS_NEVER and share >= UNDER_EPS_ALONE and not learns):
         wants = EXAM if result is None else None

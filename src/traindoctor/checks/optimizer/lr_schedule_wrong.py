@@ -8,13 +8,9 @@ import numpy as np
 from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
-from traindoctor.checks.optimizer.base import (
-    Experiment,
-    RateTrace,
-    groups_of,
-    progress,
-    rate_trace,
-)
+from traindoctor.checks.course import course_of
+from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.optimizer.base import RateTrace, groups_of, rate_trace
 from traindoctor.record import Record
 
 EXAM = "experiment_schedule"
@@ -182,7 +178,7 @@ def _runaway(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) 
     changes = values[1:][values[1:] != values[:-1]] / values[:-1][values[1:] != values[:-1]]
     if len(changes) < 5 or np.any(changes <= 1) or np.ptp(np.log(changes)) > 1e-3:
         return None
-    reached = progress(record)
+    reached = course_of(record)
     if reached is None or not (reached.broke or reached.rebounded):
         return None
     return lr_schedule_wrong.finding(
@@ -235,7 +231,7 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
         return lr_schedule_wrong.finding(
             *items, summary=summary, since_step=since, grade="experiment"
         )
-    reached = progress(record)
+    reached = course_of(record)
     if reached is None or reached.learned or math.isnan(reached.last):
         return lr_schedule_wrong.not_judged("whether the loss could still fall could not be tried")
     return lr_schedule_wrong.finding(*items, grade="statistic", summary=summary, since_step=since)

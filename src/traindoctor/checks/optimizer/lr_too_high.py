@@ -4,17 +4,9 @@ import math
 
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
-from traindoctor.checks.optimizer.base import (
-    FULL_RATE,
-    NO_MEASURE,
-    Experiment,
-    Progress,
-    first_norm,
-    is_log,
-    progress,
-    two_signs,
-    warms_up,
-)
+from traindoctor.checks.course import NO_MEASURE, Course, course_of, two_signs
+from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.optimizer.base import FULL_RATE, first_norm, is_log, warms_up
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
@@ -60,7 +52,7 @@ def lr_too_high(record: Record) -> Outcome | None:
         return lr_too_high.not_judged("a log cannot be run again at another rate")
     if two_signs(record):
         return lr_too_high.not_judged(NO_MEASURE)
-    reached = progress(record)
+    reached = course_of(record)
     stuck = reached is not None and reached.stuck and len(record["optim.lr"]) >= MANY
     if stuck and rises_on(record):
         # The first steps are part of the warm-up, and look alike at any rate.
@@ -94,7 +86,7 @@ def lr_too_high(record: Record) -> Outcome | None:
     return too_high(record, reached, trial, share)
 
 
-def by_many_steps(record: Record, reached: Progress | None) -> Outcome | None:
+def by_many_steps(record: Record, reached: Course | None) -> Outcome | None:
     """What more steps than the other experiments make say; None where they do not speak against the rate."""
     result = record.exam(LONG)
     if result is None:
@@ -106,7 +98,7 @@ def by_many_steps(record: Record, reached: Progress | None) -> Outcome | None:
     return None if share is None else too_high(record, reached, trial, share)
 
 
-def too_high(record: Record, reached: Progress | None, trial: Experiment, share: str) -> Outcome:
+def too_high(record: Record, reached: Course | None, trial: Experiment, share: str) -> Outcome:
     """A share of the rate learns where the run does not: is it the rate, and nothing else?"""
     if reached is not None and reached.solved:
         return lr_too_high.clear("next to nothing is left of the loss")

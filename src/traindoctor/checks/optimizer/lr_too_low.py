@@ -4,15 +4,9 @@ import math
 
 from traindoctor.checks.base import Finding, Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
-from traindoctor.checks.optimizer.base import (
-    NO_MEASURE,
-    Experiment,
-    Progress,
-    is_log,
-    progress,
-    rate_trace,
-    two_signs,
-)
+from traindoctor.checks.course import NO_MEASURE, Course, course_of, two_signs
+from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.optimizer.base import is_log, rate_trace
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_up"
@@ -70,7 +64,7 @@ def lr_too_low(record: Record) -> Outcome | None:
         return lr_too_low.not_judged("the learning rate is not known")
     if trace.rising:
         return lr_too_low.clear("the rate is still rising")
-    reached = progress(record)
+    reached = course_of(record)
     behind = -reached.below_unigram if reached is not None and reached.finite else math.nan
     if trace.decayed and not behind > OVER_FREQUENCIES:
         return lr_too_low.clear("the rate is at the end of a decay: its schedule is judged instead")
@@ -93,7 +87,7 @@ def lr_too_low(record: Record) -> Outcome | None:
     return by_trial(record, trial, rate, ratio_seen, reached)
 
 
-def worth_a_trial(record: Record, ratio_seen: float, reached: Progress | None) -> Outcome:
+def worth_a_trial(record: Record, ratio_seen: float, reached: Course | None) -> Outcome:
     """Before anything was tried: only a run that does not learn, by steps that are short, is worth it."""
     if ratio_seen >= LONG_ENOUGH:
         return lr_too_low.clear(f"steps move the weights by {ratio_seen:.1g} of their norm")
@@ -121,7 +115,7 @@ def nowhere(record: Record, rate: float, moved: float) -> Finding | None:
 
 
 def by_trial(
-    record: Record, trial: Experiment, rate: float, ratio_seen: float, reached: Progress | None
+    record: Record, trial: Experiment, rate: float, ratio_seen: float, reached: Course | None
 ) -> Outcome:
     """Does the same run at a higher rate learn faster, by how much, and is that the rate's doing?"""
     behind = -reached.below_unigram if reached is not None and reached.finite else math.nan

@@ -2,14 +2,9 @@ from __future__ import annotations
 
 from traindoctor.checks.base import Outcome, check
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
-from traindoctor.checks.optimizer.base import (
-    NO_MEASURE,
-    Experiment,
-    is_log,
-    progress,
-    two_signs,
-    warms_up,
-)
+from traindoctor.checks.course import NO_MEASURE, course_of, two_signs
+from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.optimizer.base import is_log, warms_up
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
@@ -43,7 +38,7 @@ def no_warmup(record: Record) -> Outcome | None:
         return no_warmup.clear("the rate rises from its first step on")
     if is_log(record):
         return no_warmup.not_judged("a log cannot be run again at another rate")
-    reached = progress(record)
+    reached = course_of(record)
     result = record.exam(EXAM)
     trial = Experiment.of(result)
     if trial is None:

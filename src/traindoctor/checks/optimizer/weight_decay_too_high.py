@@ -12,7 +12,9 @@ from traindoctor.checks.base import (
     worth_asking,
 )
 from traindoctor.checks.consequences import TOO_SHORT
-from traindoctor.checks.optimizer.base import Experiment, groups_of, progress
+from traindoctor.checks.course import course_of
+from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.optimizer.base import groups_of
 from traindoctor.record import Record
 
 EXAMS = ("experiment_decay", "experiment_decay_start")
@@ -56,7 +58,7 @@ def weight_decay_too_high(record: Record) -> Outcome | None:
         return weight_decay_too_high.clear(
             f"decay is {pull.ratio:.2g} of the gradient's term at most"
         )
-    went = progress(record)
+    went = course_of(record)
     if went is not None and went.solved:
         return weight_decay_too_high.clear(
             f"under this decay the loss fell from {went.first:.3g} to {went.last:.3g}"
