@@ -6,11 +6,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traindoctor.record import Record, Series
 
-# Windows of the loss: an eighth of the run, at most so many points.
-WINDOWS, WIDEST = 8, 25
+# Windows of the loss: an eighth of the run, at most so many steps. Late steps are measured more rarely: where a window
+# has fewer points than this, it reaches further back.
+WINDOWS, WIDEST, FEWEST = 8, 25, 3
+# Two series are one quantity where their ratio is the same to this share at every step that has both.
+SAME = 1e-4
 # The mean of a window above the first loss by this many times its noise, and this many nats: the run broke.
 BROKE_NOISE, BROKE_NATS = 5.0, 0.05
 # Back above the lowest window by this many times the noise, and this share of it: it rebounded.
@@ -115,6 +119,37 @@ def loss_of(record: Record) -> Series | None:
     return None
 
 
+def every_loss(record: Record) -> Series | None:
+    """The same with the steps at which only the loss of backward was measured, where that is the same quantity."""
+    loss, root = loss_of(record), record.get("loss.root")
+    if loss is None or root is None or loss.name == root.name:
+        return loss
+    _, at, under = np.intersect1d(loss.steps, root.steps, return_indices=True)
+    with np.errstate(all="ignore"):
+        ratios = loss.values[at] / root.values[under]
+    ratio = float(np.median(ratios)) if len(ratios) else math.nan
+    if not math.isfinite(ratio) or np.abs(ratios - ratio).max() > SAME * abs(ratio):
+        return loss
+    alone = ~np.isin(root.steps, loss.steps)
+    steps = np.concatenate([loss.steps, root.steps[alone]])
+    values = np.concatenate([loss.values, ratio * root.values[alone]])
+    order = np.argsort(steps, kind="stable")
+    return Series(loss.name, steps[order], values[order])
+
+
+def window_means(series: Series) -> tuple[NDArray[np.float64], int]:
+    """The mean of the window that ends at each step, and the number of points in the last one."""
+    steps, many = series.steps, len(series)
+    span = max(1, min(WIDEST, int(steps[-1] + 1 - steps[0]) // WINDOWS))
+    ends = np.arange(many)
+    begins = np.searchsorted(steps, steps - span, side="right")
+    begins = np.maximum(0, np.minimum(begins, ends + 1 - min(FEWEST, max(1, many // WINDOWS))))
+    sums = np.concatenate([[0.0], np.cumsum(series.values)])
+    means = (sums[ends + 1] - sums[begins]) / (ends + 1 - begins)
+    whole = steps >= steps[0] + span - 1
+    return means[whole], int(many - begins[-1])
+
+
 def above_level(record: Record, level: str, loss: str = "loss.token") -> Series | None:
     """The loss minus what a count model of the targets reaches, at the steps at which both were measured."""
     own, counted = record.get(loss), record.get(level)
@@ -143,7 +178,7 @@ def two_signs(record: Record) -> bool:
 
 def course_of(record: Record) -> Course | None:
     """None while there are too few points to speak of."""
-    series = loss_of(record)
+    series = every_loss(record)
     if series is None:
         return None
     finite = series.finite()
@@ -151,8 +186,7 @@ def course_of(record: Record) -> Course | None:
         return (
             None if len(series) < 3 else Course(math.nan, math.nan, math.nan, 0.0, False, math.nan)
         )
-    width = max(1, min(WIDEST, len(finite) // WINDOWS))
-    means = np.convolve(finite.values, np.ones(width) / width, mode="valid")
+    means, width = window_means(finite)
     noise = float(np.std(np.diff(finite.values)) / math.sqrt(2 * width)) if len(finite) > 3 else 0.0
     rung = record.get("ladder.unigram")
     below = context = math.nan

@@ -270,20 +270,20 @@ def test_a_run_that_is_stuck_behind_a_long_warm_up_is_asked_for_many_steps_at_on
     asked = lr_too_high(warming(None))
     assert isinstance(asked, NotJudged)
     assert asked.wants == LONG
-    found = lr_too_high(warming(trial(3.25, (3.24, 3.26), lr_10=2.74)))
+    found = lr_too_high(warming(trial(3.245, (3.24, 3.25), lr_10=2.74)))
     assert isinstance(found, Finding)
     assert found.status == "confirmed"
     assert "0.1" in found.summary
     assert isinstance(
-        lr_too_high(warming(trial(3.25, (3.24, 3.26), lr_10=3.2, lr_100=2.7))), Finding
+        lr_too_high(warming(trial(3.245, (3.24, 3.25), lr_10=3.2, lr_100=2.7))), Finding
     )
 
 
 def test_many_steps_that_do_not_help_leave_the_question_to_the_first_ones() -> None:
     for values in (
-        trial(3.25, (3.24, 3.26), lr_10=3.2),
+        trial(3.245, (3.24, 3.25), lr_10=3.2),
         trial(3.25, (3.1, 3.4), lr_10=2.9),  # within five times the noise
-        trial(3.25, (3.24, 3.26), fidelity=0.5, lr_10=2.7),  # another run
+        trial(3.245, (3.24, 3.25), fidelity=0.5, lr_10=2.7),  # another run
     ):
         outcome = lr_too_high(warming(values))
         assert isinstance(outcome, NotJudged)
