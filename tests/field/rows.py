@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+# Programs of these folders say nothing about how Python starts: where a test may, it forks them off a process that has
+# imported torch already.
+WARM = frozenset({"optimizers", "models", "numerics", "autograd", "hooks", "saving"})
+
 
 class Launch(Enum):
     """How a program is started; the attached run puts `traindoctor run` at the matching place."""
@@ -40,6 +44,10 @@ class Row:
     """Packages beyond torch and numpy."""
     seconds: float = 240.0
     """A guard against hangs, wide enough for a busy machine."""
+
+    @property
+    def warm(self) -> bool:
+        return self.program.partition("/")[0] in WARM
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,12 @@ LAST_LINE = re.compile(r"^  recorded in |nothing was trained$")
 LOG_HEAD = re.compile(r"^(?:[IWE]\d{4} [\d:.]+ +\d+|[A-Z]+:[\d-]+ [\d:]+ \d+:\d+) ", re.MULTILINE)
 # Where an object lies is another place in every process.
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+
+
+# Exit status (None: it had to be killed), standard output and standard error.
+Ended = tuple[int | None, bytes, bytes]
+# Another way to start a process than a fresh one: Python's arguments, folder, environment, input, seconds.
+Warm = Callable[[list[str], Path, dict[str, str], bytes, float], Ended]
 
 
 @dataclass(frozen=True)
@@ -75,14 +82,32 @@ def command(row: Row, record: Path | None) -> list[str]:
     return [*python, *ours, *program, *row.arguments]
 
 
-def run(row: Row, folder: Path, device: str, record: Path | None = None) -> Outcome:
+def run(
+    row: Row, folder: Path, device: str, record: Path | None = None, warm: Warm | None = None
+) -> Outcome:
     """One process, with all that it started: past the time limit the whole group is killed."""
     folder.mkdir(parents=True)
+    # What one run compiled must not be found by the other: torch warns where it compiles.
+    env = {**environment(device), "TORCHINDUCTOR_CACHE_DIR": f"{folder}-compiled"}
+    if warm is None:
+        status, out, err = _fresh(row, command(row, record), folder, env)
+    else:
+        status, out, err = warm(
+            command(row, record)[1:], folder, env, row.stdin.encode(), row.seconds
+        )
+    files = {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+    return Outcome(status, out, err, files)
+
+
+def _fresh(row: Row, words: list[str], folder: Path, env: dict[str, str]) -> Ended:
     process = subprocess.Popen(
-        command(row, record),
+        words,
         cwd=folder,
-        # What one run compiled must not be found by the other: torch warns where it compiles.
-        env={**environment(device), "TORCHINDUCTOR_CACHE_DIR": f"{folder}-compiled"},
+        env=env,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -97,12 +122,7 @@ def run(row: Row, folder: Path, device: str, record: Path | None = None) -> Outc
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
-    files = {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
-    }
-    return Outcome(status, out, err, files)
+    return status, out, err
 
 
 def without_ours(err: str, *, loud: bool) -> tuple[str, int]:
@@ -159,12 +179,19 @@ def _start(one: str, two: str) -> int:
     return max(0, alike - WIDTH // 2)
 
 
-def differences(row: Row, folder: Path, device: str = "cpu", *, control: bool = False) -> list[str]:
+def differences(
+    row: Row,
+    folder: Path,
+    device: str = "cpu",
+    *,
+    control: bool = False,
+    warm: Warm | None = None,
+) -> list[str]:
     """Runs the row's program both ways; every way in which the attached run is not the plain one, in words.
 
     The control runs it plain twice: what differs then is the program's own doing.
     """
-    plain = run(row, folder / "plain" / "work", device)
+    plain = run(row, folder / "plain" / "work", device, warm=warm)
     if plain.status != row.status:
         tail = plain.err.decode(errors="replace").splitlines()[-SHOWN:]
         return [
@@ -175,7 +202,7 @@ def differences(row: Row, folder: Path, device: str = "cpu", *, control: bool = 
         second = run(row, folder / "attached" / "work", device)
         return _compare(dataclasses.replace(row, exams=False), plain, second, folder)
     record = folder / "record"
-    attached = run(row, folder / "attached" / "work", device, record)
+    attached = run(row, folder / "attached" / "work", device, record, warm)
     found = _compare(row, plain, attached, folder)
     return found + _watched(row, record)
 

@@ -3,24 +3,56 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 from pathlib import Path
 
 import pytest
 from rows import ROWS, Row
-from same_run import PROGRAMS, differences, without_ours
+from same_run import PROGRAMS, Ended, differences, without_ours
 
-CPU_ROWS = [
-    pytest.param(row, id=row.name, marks=[pytest.mark.slow] if row.slow else [])
-    for row in ROWS
-    if row.cpu
-]
+from warm_python import WarmPython
+
+CPU_ROWS = [row for row in ROWS if row.cpu]
 
 
-@pytest.mark.parametrize("row", CPU_ROWS)
+def listed(rows: list[Row], *, all_slow: bool = False) -> list[object]:
+    return [
+        pytest.param(row, id=row.name, marks=[pytest.mark.slow] if row.slow or all_slow else [])
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("row", listed([row for row in CPU_ROWS if not row.warm]))
 def test_attached_run_is_the_same(row: Row, tmp_path: Path) -> None:
     for package in row.needs:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
+    found = differences(row, tmp_path)
+    assert not found, "\n".join([row.name, *found])
+
+
+@pytest.mark.parametrize("row", listed([row for row in CPU_ROWS if row.warm]))
+def test_attached_run_is_the_same_where_torch_is_already_imported(
+    row: Row, tmp_path: Path, warm_python: WarmPython
+) -> None:
+    def start(
+        arguments: list[str], folder: Path, env: dict[str, str], stdin: bytes, seconds: float
+    ) -> Ended:
+        streams = folder.with_name(f"{folder.name}-streams")
+        try:
+            made = warm_python.run(
+                arguments, folder=folder, streams=streams, env=env, stdin=stdin, timeout=seconds
+            )
+        except subprocess.TimeoutExpired as late:
+            return None, late.stdout or b"", late.stderr or b""
+        return made.returncode, made.stdout, made.stderr
+
+    found = differences(row, tmp_path, warm=start)
+    assert not found, "\n".join([row.name, *found])
+
+
+@pytest.mark.parametrize("row", listed([row for row in CPU_ROWS if row.warm], all_slow=True))
+def test_and_where_the_program_imports_it(row: Row, tmp_path: Path) -> None:
     found = differences(row, tmp_path)
     assert not found, "\n".join([row.name, *found])
 
