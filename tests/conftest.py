@@ -7,15 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from traindoctor import background
-from warm_python import WarmPython
-
-
-@pytest.fixture(scope="session")
-def warm_python() -> Iterator[WarmPython]:
-    """Starts programs whose start is not what is tested."""
-    made = WarmPython()
-    yield made
-    made.close()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from warm_python import warm_run
+
 ROOT = Path(__file__).parents[1]
 STUDY = ROOT / "examples" / "case_study"
 
@@ -63,9 +65,8 @@ def test_the_kernel_of_report_a_is_wrong_by_the_number_of_rows() -> None:
     torch.testing.assert_close(given, 6 * right)
 
 
-def test_report_d_prints_ln_v() -> None:
-    command = [sys.executable, str(STUDY / "report_d.py"), "--steps", "3"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def test_report_d_prints_ln_v(tmp_path: Path) -> None:
+    output = warm_run([str(STUDY / "report_d.py"), "--steps", "3"], folder=tmp_path).stdout
     assert f"cross-entropy {math.log(10_000):.4f}" in output
 
 

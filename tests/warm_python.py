@@ -7,13 +7,16 @@ and streams of its own. What a test says about the start of Python, its imports 
 
 from __future__ import annotations
 
+import atexit
 import builtins
+import functools
 import json
 import os
 import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,9 +28,30 @@ PRELOADED = ("torch", "torch._dynamo", "numpy")
 AT_THE_START = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 
-class WarmPython:
-    """`run` is like `subprocess.run([sys.executable, *arguments])`, with the streams captured."""
+def warm_run(
+    arguments: Sequence[str],
+    *,
+    folder: Path,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+    timeout: float = 1200.0,
+) -> subprocess.CompletedProcess[str]:
+    """Like `subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder)`."""
+    done = shared().run(arguments, folder=folder, env=env, stdin=stdin.encode(), timeout=timeout)
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
 
+
+@functools.cache
+def shared() -> WarmPython:
+    """The one of this process."""
+    made = WarmPython()
+    atexit.register(made.close)
+    return made
+
+
+class WarmPython:
     def __init__(self) -> None:
         self._server = subprocess.Popen(
             [sys.executable, __file__],
@@ -43,21 +67,26 @@ class WarmPython:
         arguments: Sequence[str],
         *,
         folder: Path,
-        streams: Path,
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         timeout: float = 600.0,
     ) -> subprocess.CompletedProcess[bytes]:
         """Raises subprocess.TimeoutExpired; then the program and all that it started are killed."""
-        streams.mkdir(parents=True, exist_ok=True)
-        (streams / "in").write_bytes(stdin)
         job = {
             "arguments": list(arguments),
             "folder": str(folder),
-            "streams": str(streams),
             "env": {**(os.environ if env is None else env), **AT_THE_START},
             "timeout": timeout,
         }
+        with tempfile.TemporaryDirectory() as streams:
+            (Path(streams) / "in").write_bytes(stdin)
+            status = self._ask(job | {"streams": streams})
+            out, err = ((Path(streams) / name).read_bytes() for name in ("out", "err"))
+        if status is None:
+            raise subprocess.TimeoutExpired(list(arguments), timeout, out, err)
+        return subprocess.CompletedProcess(list(arguments), status, out, err)
+
+    def _ask(self, job: dict[str, Any]) -> int | None:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(job).encode() + b"\n")
@@ -65,11 +94,8 @@ class WarmPython:
         answer = self._server.stdout.readline()
         if not answer:
             raise RuntimeError(f"the warm Python has ended with status {self._server.wait()}")
-        status = json.loads(answer)
-        out, err = ((streams / name).read_bytes() for name in ("out", "err"))
-        if status is None:
-            raise subprocess.TimeoutExpired(list(arguments), timeout, out, err)
-        return subprocess.CompletedProcess(list(arguments), status, out, err)
+        status: int | None = json.loads(answer)
+        return status
 
     def close(self) -> None:
         assert self._server.stdin is not None
@@ -136,8 +162,8 @@ def execute(arguments: Sequence[str]) -> None:
         code = compile(rest[0], "<string>", "exec")
     else:
         sys.argv, sys.path[0] = [first, *rest], str(Path(first).resolve().parent)
-        main.__file__ = first
-        code = compile(Path(first).read_bytes(), first, "exec")
+        main.__file__ = os.path.abspath(first)
+        code = compile(Path(first).read_bytes(), main.__file__, "exec")
     sys.modules["__main__"] = main
     exec(code, main.__dict__)
 

@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from warm_python import warm_run
+
 # Every script prints its losses and, at the end, a checksum of all weights and of the random state.
 END = """
 import zlib
@@ -274,22 +276,32 @@ def run_python(
     *arguments: str,
     environment: dict[str, str] | None = None,
     timeout: float = 1200,
+    warm: bool = False,
 ) -> Ended:
-    """`python arguments...` in a folder, one thread, whatever the outcome."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
-    )
+    """`python arguments...` in a folder, one thread, whatever the outcome; `warm`: torch is imported already."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+    if warm:
+        done = warm_run(arguments, folder=folder, env=env, timeout=timeout)
+    else:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=env,
+        )
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
 def watched(
-    folder: Path, script: str, *arguments: str, budget: float = 2, timeout: float = 1200
+    folder: Path,
+    script: str,
+    *arguments: str,
+    budget: float = 2,
+    timeout: float = 1200,
+    warm: bool = False,
 ) -> Ended:
     """The same script under `traindoctor run`, recorded in `folder/run`; `budget` in percent."""
     ours = ("-m", "traindoctor", "run", "--out", "run", "--after", "0", "--budget", str(budget))
-    return run_python(folder, *ours, script, *arguments, timeout=timeout)
+    return run_python(folder, *ours, script, *arguments, timeout=timeout, warm=warm)

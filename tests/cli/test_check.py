@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from traindoctor.cli import cli
 from traindoctor.cli.check import with_fewer_rows
 from traindoctor.errors import TraindoctorError
 from traindoctor.lm.sources import resolve
+from warm_python import warm_run
 
 MODEL = """
 import torch
@@ -89,8 +88,8 @@ def test_a_leak_is_found_before_training(tmp_path: Path) -> None:
 def test_a_script_is_stopped_after_its_first_steps(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(SCRIPT.replace("DIAGONAL", "2"))
-    command = [sys.executable, "-m", "traindoctor", "check", "--json", str(tmp_path / "v.json")]
-    done = subprocess.run([*command, str(file)], capture_output=True, text=True, cwd=tmp_path)
+    command = ["-m", "traindoctor", "check", "--json", str(tmp_path / "v.json"), str(file)]
+    done = warm_run(command, folder=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "step 20" in done.stdout
     assert "step 40" not in done.stdout

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from warm_python import warm_run
+
 SICK = """
 import sys
 import torch
@@ -34,10 +36,10 @@ sys.exit(7)
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
     script.write_text(SICK)
-    command = [sys.executable, "-m", "traindoctor", "run", "--out", str(folder / "run")]
+    command = ["-m", "traindoctor", "run", "--out", str(folder / "run")]
     # However slow the machine is, there is time for the tests of the first steps.
     command += ["--budget", "50", "--json", str(folder / "v.json"), *options, str(script)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    return warm_run(command, folder=folder)
 
 
 def test_the_verdict_goes_to_standard_error_and_the_status_is_the_scripts(tmp_path: Path) -> None:

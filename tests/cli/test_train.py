@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from traindoctor.cli import cli
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import open_record
+from warm_python import warm_run
 
 TEXT = "It is a truth universally acknowledged, that a single man must be in want of a wife.\n" * 60
 TINY = (
@@ -76,9 +77,9 @@ def test_the_doctor_of_an_earlier_run_in_the_process_is_not_taken_for_ours(
 
 
 def test_under_run_the_trainer_has_the_doctor_that_is_there(tmp_path: Path, text: Path) -> None:
-    command = [sys.executable, "-m", "traindoctor", "run", "--after", "0", "--out", "watched"]
+    command = ["-m", "traindoctor", "run", "--after", "0", "--out", "watched"]
     train = ["-m", "traindoctor", "train", "--data", str(text), "--out", "written", *TINY]
-    done = subprocess.run([*command, *train], cwd=tmp_path, capture_output=True, text=True)
+    done = warm_run([*command, *train], folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "the doctor says" not in done.stdout, "it speaks when the script has ended"
     assert "traindoctor: " in done.stderr

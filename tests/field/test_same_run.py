@@ -10,7 +10,7 @@ import pytest
 from rows import ROWS, Row
 from same_run import PROGRAMS, Ended, differences, without_ours
 
-from warm_python import WarmPython
+from warm_python import shared
 
 CPU_ROWS = [row for row in ROWS if row.cpu]
 
@@ -32,17 +32,12 @@ def test_attached_run_is_the_same(row: Row, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", listed([row for row in CPU_ROWS if row.warm]))
-def test_attached_run_is_the_same_where_torch_is_already_imported(
-    row: Row, tmp_path: Path, warm_python: WarmPython
-) -> None:
+def test_attached_run_is_the_same_where_torch_is_already_imported(row: Row, tmp_path: Path) -> None:
     def start(
         arguments: list[str], folder: Path, env: dict[str, str], stdin: bytes, seconds: float
     ) -> Ended:
-        streams = folder.with_name(f"{folder.name}-streams")
         try:
-            made = warm_python.run(
-                arguments, folder=folder, streams=streams, env=env, stdin=stdin, timeout=seconds
-            )
+            made = shared().run(arguments, folder=folder, env=env, stdin=stdin, timeout=seconds)
         except subprocess.TimeoutExpired as late:
             return None, late.stdout or b"", late.stderr or b""
         return made.returncode, made.stdout, made.stderr

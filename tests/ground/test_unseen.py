@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from warm_python import warm_run
 
 SCRIPT = """
 import warnings
@@ -42,8 +42,7 @@ def test_the_scripts_warnings_are_its_own(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     said = []
     for ours in ([], ["-m", "traindoctor", "run", "--quiet", "--after", "2", "--out", "run"]):
-        command = [sys.executable, *ours, "script.py"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        done = warm_run([*ours, "script.py"], folder=tmp_path)
         assert done.returncode == 0, done.stderr
         said.append(done.stderr)
     assert "script.py:" in said[0]

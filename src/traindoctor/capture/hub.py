@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from traindoctor.events import Event
 from traindoctor.ground import quiet as switch
 from traindoctor.ground.quiet import quiet as silent
+from traindoctor.ground.torch_private import stand_in
 from traindoctor.ground.unseen import unseen
 
 if TYPE_CHECKING:
@@ -191,10 +192,12 @@ class Patches:
         own = name in vars(owner)
         original = getattr(owner, name)
         setattr(owner, name, replacement)
+        stand_in(original, replacement)
 
         def undo() -> None:
             if vars(owner).get(name) is not replacement:
                 return  # someone patched it after us: taking ours out would take theirs out too
+            stand_in(replacement, original)
             if own:
                 setattr(owner, name, original)
             else:

@@ -6,6 +6,7 @@ Where a release of torch has dropped one, importing this says so in one sentence
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -75,6 +76,20 @@ except (AttributeError, ImportError) as missing:
         f"this torch ({torch.__version__}) lacks something that traindoctor needs ({missing}); "
         "install a newer traindoctor or torch 2.13"
     ) from missing
+
+
+def stand_in(original: Any, replacement: Any) -> None:
+    """What the compiler has noted of a function, for the one that takes its place. Notes that it makes later are right.
+
+    Without it a compiler that was imported before the replacement would not trace through it.
+    """
+    for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
+        module = sys.modules.get(name)
+        if getattr(module, "unpatched_nn_module_call", None) is original:
+            module.unpatched_nn_module_call = replacement  # type: ignore[union-attr]
+    rules = getattr(sys.modules.get("torch._dynamo.trace_rules"), "get_torch_obj_rule_map", None)
+    if rules is not None and rules.cache_info().currsize and original in rules():
+        rules()[replacement] = rules()[original]
 
 
 def uses_cuda() -> bool:
