@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-# Programs of these folders say nothing about how Python starts: where a test may, it forks them off a process that has
-# imported torch already.
-WARM = frozenset({"optimizers", "models", "numerics", "autograd", "hooks", "saving"})
+# Programs that are about how Python starts or ends, of several launched processes, and two of the ordinary ones: they are
+# started anew. The others are forked off a process that has imported torch already, where a test may.
+FRESH = frozenset(
+    "models/language_model optimizers/lookahead environment/as_main environment/look_up_first "
+    "environment/settings_before_import environment/closed_stderr endings/leave package/sub/train "
+    "processes/child_trains processes/child_does_not_train".split()
+)
 
 
 class Launch(Enum):
@@ -47,7 +51,8 @@ class Row:
 
     @property
     def warm(self) -> bool:
-        return self.program.partition("/")[0] in WARM
+        alone = self.launch in (Launch.SCRIPT, Launch.MODULE)
+        return alone and not self.python_options and self.program not in FRESH
 
     @property
     def name(self) -> str:
