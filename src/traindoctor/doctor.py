@@ -353,7 +353,7 @@ def watch(
     if optimizer is not None:
         from traindoctor.capture.hub import hub
 
-        hub.optimizers.add(optimizer)
+        hub.optimizers.setdefault(optimizer, ())
     doctor = Doctor(watching, after=after, quiet=quiet)
     watching.attach()
     return doctor

@@ -127,6 +127,8 @@ class StepBegin:
     step: int
     left_behind: bool = False
     """No optimizer finds gradients in its parameters any more: the script trains another model."""
+    given_rates: Sequence[float] = ()
+    """The rates that its groups were made with, where we were there."""
 
 
 @dataclass(slots=True)

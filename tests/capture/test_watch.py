@@ -337,7 +337,7 @@ def test_an_optimizer_that_never_steps_is_counted_by_passes_in_the_end(tmp_path:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
     def run() -> None:
-        hub.optimizers.add(optimizer)
+        hub.optimizers[optimizer] = ()
         for _ in range(50):
             x = torch.randint(0, 11, (2, 3))
             F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()

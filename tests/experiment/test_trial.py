@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from types import FunctionType, ModuleType
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -251,7 +251,7 @@ def test_a_pass_that_only_tries_the_model_does_not_take_the_first_steps_place(
 ) -> None:
     # Other tests' may still be there.
     monkeypatch.setattr(counting, "optimizers_alive", list)
-    monkeypatch.setattr(hub, "optimizers", WeakSet())
+    monkeypatch.setattr(hub, "optimizers", WeakKeyDictionary())
     watch = Watch(tmp_path, probes=[])
     watch.attach()
     try:

@@ -14,7 +14,14 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traindoctor.events import BackwardEnd, Event, ForwardBegin, LossCalled, TokensEmbedded
+from traindoctor.events import (
+    BackwardEnd,
+    BatchFetched,
+    Event,
+    ForwardBegin,
+    LossCalled,
+    TokensEmbedded,
+)
 from traindoctor.probes.base import Probe
 from traindoctor.probes.batches import Batches
 from traindoctor.probes.label_order import LabelOrder, redealt_z
@@ -269,3 +276,19 @@ def test_both_ways_to_the_relation_agree(n: int, P: int, Q: int, seed: int) -> N
     exact = float(np.square(x.T.astype(np.float64) @ y[order]).sum())
     assert by_features(x, y)(order) == pytest.approx(exact, rel=1e-5)
     assert by_rows(x, y)(order) == pytest.approx(exact, rel=1e-4, abs=1e-3)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_batches_that_a_loader_gives_twice_in_a_row(tmp_path: Path, workers: int) -> None:
+    """Also where a step takes several batches, and beside another loader."""
+    drawn = torch.arange(48).reshape(12, 4)
+    steps: list[list[Event]] = []
+    for k in range(0, 12, 2):
+        batches = [drawn[(k + j) // workers] for j in range(2)]
+        fetched: list[Event] = [BatchFetched((x, {"y": x + 1}), 0.0, 12) for x in batches]
+        steps.append([*fetched, BatchFetched(torch.ones(3), 0.0, 3)])
+    record = run(tmp_path, Batches(), steps)
+    again = record["loader.again"].values
+    # The other loader gives the same at every step, from its second on; of the two batches the second is the first.
+    expected = [(0 if workers == 1 else 1) + (k > 0) for k in range(6)]
+    np.testing.assert_allclose(again, np.array(expected) / 3)

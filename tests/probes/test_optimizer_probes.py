@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 from pathlib import Path
 
 import pytest
@@ -579,6 +580,25 @@ def test_moments_of_adam_and_how_decay_stands_beside_them() -> None:
     apart = measured(adamw, p)
     # The decay 0.1 * 2 stands beside a step of 1.
     assert apart["pull"] / apart["push"] == pytest.approx(0.2, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lost"), [(torch.float32, 0.0), (torch.bfloat16, 0.0), (torch.float16, 0.6)]
+)
+def test_squares_that_are_too_small_for_their_numbers_are_lost(
+    dtype: torch.dtype, lost: float
+) -> None:
+    gradient = torch.tensor([1e-2, -1e-5, 0.0, 0.0, 1e-18, 2e-2, 1e-6, 3e-6])
+    second = (0.05 * gradient.square()).to(dtype)
+    weight = torch.ones(8)
+    state = {"momentum": 0.1 * gradient, "squares": second}
+    for group in ({"lr": 1e-3}, {"lr": 1e-3, "betas": (0.9, 0.95)}):
+        row = moments(weight, gradient, group, state, decoupled=True)
+        # Of five entries with a gradient that float32 can square, two are left in float16.
+        assert dict(zip(MEASURED, row.tolist()))["lost"] == pytest.approx(lost)
+    empty = {"momentum": gradient, "spare": torch.zeros(8)}
+    row = moments(weight, gradient, {"lr": 1e-3}, empty, decoupled=True)
+    assert math.isnan(dict(zip(MEASURED, row.tolist()))["lost"])
 
 
 def test_an_eps_above_the_denominator_is_seen(tmp_path) -> None:

@@ -106,7 +106,7 @@ class StepCount:
             return False
         if not len(hub.optimizers) and not self._searched:
             self._searched = True
-            hub.optimizers.update(optimizers_alive())
+            hub.optimizers.update(dict.fromkeys(optimizers_alive(), ()))
         if self._backwards_in_step >= NEVER_STEPS:
             self._never_steps = True
         counted = self._never_steps or not len(hub.optimizers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,7 +74,10 @@ class Hub:
         self.notes: list[tuple[str, list[weakref.ref[Any]]]] = []
         """In ordinary steps: what modules and losses were given, should this be the step that breaks."""
         self.first_backward = True
-        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers: weakref.WeakKeyDictionary[Any, Sequence[float]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """Optimizers, with the rates that their groups were made with."""
         self.schedulers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = (
             weakref.WeakKeyDictionary()
         )

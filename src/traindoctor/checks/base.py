@@ -153,6 +153,8 @@ class Check:
     """Series without which nothing is judged, each with `min_steps` points."""
     wants: tuple[str, ...] = ()
     """Exams that have to be done first."""
+    at_once: Callable[[Record], Outcome | None] | None = None
+    """What is judged before any exam is asked for; None where it says nothing."""
     min_steps: int = 1
     law: str | None = None
     """What an exact finding proves broken, in a sentence."""
@@ -200,6 +202,9 @@ class Check:
             if len(series) < self.min_steps:
                 reason = f"needs {self.min_steps} steps with {said(name)}, saw {len(series)}"
                 return NotJudged(self.slug, reason, why="too-few-steps")
+        seen = self.at_once(record) if self.at_once is not None else None
+        if seen is not None:
+            return seen
         for name in self.wants:
             result = record.exam(name)
             if result is None:
@@ -322,6 +327,7 @@ def check(
     title: str,
     needs: Sequence[str] = (),
     wants: Sequence[str] = (),
+    at_once: Callable[[Record], Outcome | None] | None = None,
     min_steps: int = 1,
     law: str | None = None,
     undecided: str | None = None,
@@ -344,6 +350,7 @@ def check(
             judge=judge,
             needs=tuple(needs),
             wants=tuple(wants),
+            at_once=at_once,
             min_steps=min_steps,
             law=law,
             undecided=undecided,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,11 +18,14 @@ from traindoctor.experiment.samples import (
     host_copy,
     thinned,
 )
+from traindoctor.ground.nested import tensors_in
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
 
 # Row hashes remembered to say whether a row is new: 8 bytes each.
 MOST_REMEMBERED = 200_000
+# Tensors of a loader's batch that are compared with those of the batch before.
+MOST_TENSORS = 4
 
 
 class Batches:
@@ -38,6 +42,7 @@ class Batches:
         "batch.fingerprint",
         "batch.rowset",
         "batch.new_rows",
+        "loader.again",
     )
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
@@ -56,8 +61,14 @@ class Batches:
         self._seen: set[int] = set()
         self._num_batches = 0
         self._told = True
+        self._fetched: dict[int | None, int] = {}
+        """By the length of a loader: a crc of what it gave last."""
+        self._again: list[bool] = []
+        """Of what loaders gave in this step: the same as before?"""
 
     def on(self, event: Event, *, due: bool) -> None:
+        if isinstance(event, BatchFetched):
+            self._compare(event)
         match event:
             case BatchFetched(num_batches=int(number)) if number > self._num_batches:
                 # The training loader is the larger one; the fact is written with the step.
@@ -73,7 +84,20 @@ class Batches:
                 if len(self._targets) < 16 and event.target.ndim > 0:
                     self._targets.append(host_copy(thinned(event.target)))
 
+    def _compare(self, event: BatchFetched) -> None:
+        """A loader that gives a batch twice in a row: workers that draw alike, or all give the whole data."""
+        tensors = [t for t in islice(tensors_in(event.batch), MOST_TENSORS) if not t.is_cuda]
+        crc = 0
+        for tensor in tensors:
+            crc = zlib.crc32(np.ascontiguousarray(host_copy(thinned(tensor)).read()).tobytes(), crc)
+        if crc:
+            self._again.append(self._fetched.get(event.num_batches) == crc)
+            self._fetched[event.num_batches] = crc
+
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        if self._again:
+            record.scalar("loader.again", step, sum(self._again) / len(self._again))
+            self._again = []
         if not self._told:
             record.fact("loader.batches", self._num_batches)
             self._told = True

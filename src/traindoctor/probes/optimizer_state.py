@@ -20,7 +20,9 @@ from traindoctor.record import RecordWriter
 # Statistics need no more entries than this of one tensor: a stride over it is read.
 ENTRIES = 4096
 # What is measured of one parameter, in this order.
-MEASURED = ("m_rms", "v_rms", "snr", "step_rms", "under_eps", "pull", "push")
+MEASURED = ("m_rms", "v_rms", "snr", "step_rms", "under_eps", "lost", "pull", "push")
+# The square of a gradient under this is 0 in float32 as well.
+SQUARED_IN_FLOAT32 = 1e-15
 
 
 def decouples(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
@@ -42,7 +44,8 @@ def moments(
 
     m_rms, v_rms: of the bias-corrected mean and root of the mean square of the gradient. snr: the first over the
     second, entry by entry. step_rms: update over rate, about 1 at the first step. under_eps: share of entries
-    with a gradient whose denominator is under eps. pull: norm of the decay term as it enters the rule. push: norm
+    with a gradient whose denominator is under eps. lost: share of the entries with a gradient whose mean square is 0.
+    pull: norm of the decay term as it enters the rule. push: norm
     of what it stands beside, the gradient or Adam's normalised step.
     """
     weight = _read(parameter)
@@ -50,8 +53,11 @@ def moments(
     pull = weight.norm() * float(group.get("weight_decay") or 0.0)
     push = nothing if gradient is None else _read(gradient).norm()
     betas, found = betas_of(group), first_and_second(parameter, state)
+    lost = nothing
+    if found is not None and gradient is not None:
+        lost = share_lost(_read(gradient), _read(found[1]))
     if found is None or betas is None:
-        return torch.stack([*[nothing] * 5, pull, push])
+        return torch.stack([*[nothing] * 5, lost, pull, push])
     m, v = found
     count = max(float(state.get("step", state.get("t", 1))), 1.0)
     first, second = (max(1 - float(beta) ** count, 1e-12) for beta in betas[:2])
@@ -68,10 +74,21 @@ def moments(
             (ratio.square().sum() / number).sqrt(),
             _rms(step),
             (seen & (root < eps)).sum() / number,
+            lost,
             pull,
             step.norm() if decoupled else push,
         ]
     )
+
+
+def share_lost(gradient: Tensor, second: Tensor) -> Tensor:
+    """A mean of squares has seen this gradient: where that is not 0, it is not either, unless its numbers end too early."""
+    if gradient.shape != second.shape:  # of a sparse gradient only some rows are there
+        return second.new_tensor(math.nan)
+    felt = gradient.abs() > SQUARED_IN_FLOAT32
+    # A memory in which nothing was ever written is no mean of squares.
+    share = (felt & (second == 0)).sum() / felt.sum()
+    return torch.where(second.any(), share, math.nan)
 
 
 def first_and_second(parameter: Tensor, state: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
@@ -116,6 +133,7 @@ class OptimizerState:
         "adam.snr",
         "adam.step_rms",
         "adam.under_eps",
+        "adam.lost",
         "decay.ratio",
     )
     cost: ClassVar[Cost] = "costly"
@@ -162,6 +180,8 @@ class OptimizerState:
         if np.isfinite(columns["m_rms"]).any():
             for key in MEASURED[:5]:
                 record.layers(f"adam.{key}", step, list(found), columns[key])
+        if np.isfinite(columns["lost"]).any():
+            record.layers("adam.lost", step, list(found), columns["lost"])
         decayed = (columns["pull"] > 0) & np.isfinite(columns["push"])
         pull, push = (float(np.linalg.norm(columns[key][decayed])) for key in ("pull", "push"))
         if pull > 0 and push > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 import torch
@@ -32,10 +33,10 @@ def rate_of(group: dict[str, Any]) -> float:
     return float(rate)
 
 
-def describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Class and settings, group by group: plain data."""
+def describe(optimizer: torch.optim.Optimizer, given: Sequence[float] = ()) -> dict[str, Any]:
+    """Class and settings, group by group: plain data. `given`: the rates it was made with."""
     groups = []
-    for group in optimizer.param_groups:
+    for group, rate in zip_longest(optimizer.param_groups, given[: len(optimizer.param_groups)]):
         settings = {
             key: float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
             for key, value in group.items()
@@ -47,6 +48,7 @@ def describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
             "num_parameters": sum(p.numel() for p in group["params"]),
             "num_tensors": len(group["params"]),
         }
+        settings |= {} if rate is None else {"given_lr": rate}
         groups.append(settings)
     return {"class": type(optimizer).__name__, "groups": groups}
 
@@ -135,7 +137,7 @@ class Rates:
             self._stepped[id(optimizer)] = self._stepped.get(id(optimizer), 0) + 1
             if self._is_new(optimizer):
                 self._objects += 1
-                self._optimizers[id(optimizer)] = describe(optimizer)
+                self._optimizers[id(optimizer)] = describe(optimizer, event.given_rates)
                 self._groups_changed = True
         elif isinstance(event, StepEnd):
             for inside, _ in event.inside:

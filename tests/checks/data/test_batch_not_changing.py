@@ -54,3 +54,17 @@ def test_batches_drawn_again_and_again_from_a_generator_that_is_set_back() -> No
     assert isinstance(batch_not_changing(make_record(nothing_drawn)), Clear)
     dropout_draws = {"batch.rowset": rounds, "random.crc": [float(i) for i in range(40)]}
     assert isinstance(batch_not_changing(make_record(dropout_draws)), Clear)
+
+
+def test_fires_on_a_loader_whose_workers_give_the_same() -> None:
+    """Two workers: every batch comes twice. Where a step was not heard, nothing is compared."""
+    rows = [float(i // 2) for i in range(40)]
+    twice = make_record({"batch.rowset": rows, "loader.again": [0.0, 1.0] * 20})
+    found = batch_not_changing(twice)
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert "workers" in found.summary
+    once = make_record({"batch.rowset": rows, "loader.again": [0.0] * 20})
+    assert isinstance(batch_not_changing(once), Clear)
+    few = make_record({"batch.rowset": rows, "loader.again": [1.0] * 4})
+    assert isinstance(batch_not_changing(few), Clear)

@@ -98,3 +98,25 @@ def test_rows_with_shifts_of_their_own_are_padded_on_different_sides() -> None:
     assert isinstance(judge(pair(ragged=rows), text=False), Clear)
     ahead = {"shifts": [1, 39, 6], "compared": 90}
     assert isinstance(judge(pair(ragged=ahead), text=False), Finding)
+
+
+@pytest.mark.parametrize(
+    ("future", "lag", "fires"),
+    [
+        (0.0, 0, True),
+        (0.6, 0, False),  # an encoder: a source that is copied
+        (0.0, 1, False),  # each score is made before it is given the token
+    ],
+)
+def test_a_second_look_up_that_hands_the_target_over(future: float, lag: int, fires: bool) -> None:
+    stream = {"line": "train.py:9", "one_token": 2.4}
+    first = stream | {"shift": 1, "future": 0.0, "lag": 0}
+    second = stream | {"shift": 0, "future": future, "lag": lag}
+    exams = {
+        "shift": {"pairs": [pair(shift=1), pair(shift=0)]},
+        "dependence": {"pairs": [first, second]},
+    }
+    outcome = targets_misaligned(make_record({"ladder.unigram": [3.0] * 10}, exams=exams))
+    assert isinstance(outcome, Finding) == fires
+    if isinstance(outcome, Finding):
+        assert (outcome.status, outcome.line) == ("confirmed", "train.py:9")

@@ -178,3 +178,14 @@ def test_half_weights_that_a_script_steps_itself() -> None:
 def test_a_rate_that_has_decayed_is_no_fault() -> None:
     late = updates([0.1, 0.3, 0.6, 0.9, 0.95, 0.99], [1e-3, 1e-3, 5e-4, 1e-4, 1e-5, 1e-6])
     assert isinstance(low_precision_updates_lost(late), Clear)
+
+
+def test_squares_that_end_too_early_break_the_optimizers_rule() -> None:
+    def judged(shares: list[float]) -> Any:
+        layers = {"adam.lost": {"head": [0.0, 0.0], "a": shares, "b": shares}}
+        return fp16_underflow(make_record({"loss.root": [4.0, 3.9]}, layers=layers))
+
+    found = judged([0.61, 0.5])
+    assert isinstance(found, Finding)
+    assert (found.status, found.where) == ("confirmed", "a")
+    assert isinstance(judged([0.0, 0.001]), NotJudged)  # the gradient itself is asked about

@@ -145,3 +145,33 @@ def test_each_group_has_a_rate_of_its_own(first: float) -> None:
     facts = {"schedule": stepped(3), "optimizer.groups": groups}
     series = {"optim.lr": [first] * 120, "loss.token": FLAT[:120]}
     assert isinstance(lr_schedule_wrong(make_record(series, facts=facts)), Clear)
+
+
+@pytest.mark.parametrize(
+    ("given", "factors", "fires"),
+    [
+        ((3e-3, 5e-2), (3e-3, 3e-3), True),
+        ((3e-3, 5e-2), (3e-3, 5e-2), False),
+        ((3e-3, 3e-3), (3e-3, 3e-3), False),  # groups that differ in their decay
+        ((3e-3, 3e-3), (3e-3, 5e-2), False),
+    ],
+)
+def test_one_rate_for_groups_that_were_given_different_ones(
+    given: tuple[float, float], factors: tuple[float, float], fires: bool
+) -> None:
+    course = [min(1.0, (step + 1) / 10) for step in range(40)]
+    groups = [{"lr": rate, "given_lr": rate} for rate in given]
+    made = make_record(
+        {"optim.lr": [factors[0] * f for f in course], "loss.token": FLAT[:40]},
+        layers={
+            "optim.lr_by_group": {
+                f"group {i}": [rate * f for f in course] for i, rate in enumerate(factors)
+            }
+        },
+        facts={"schedule": [], "optimizer.groups": [{"class": "Adam", "groups": groups}]},
+    )
+    outcome = lr_schedule_wrong(made)
+    assert isinstance(outcome, Finding) == fires
+    if isinstance(outcome, Finding):
+        assert outcome.status == "likely"
+        assert "0.003, 0.05" in outcome.summary

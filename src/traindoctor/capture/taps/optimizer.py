@@ -84,7 +84,7 @@ class _Steps:
         self.begun = True
         if hub.schedulers:
             look_at_schedulers()
-        hub.emit(StepBegin, optimizer, -1)
+        hub.emit(_step_begin, optimizer)
 
     def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
@@ -117,7 +117,7 @@ def _init(original: Callable[..., Any]) -> Callable[..., Any]:
     def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if not hub.idle and hub.border is not None:
-            hub.border.enter(know_optimizer, self)
+            hub.border.enter(_made_optimizer, self)
 
     return __init__
 
@@ -150,7 +150,18 @@ def _know_scheduler(scheduler: Any) -> None:
 
 def know_optimizer(optimizer: Optimizer) -> None:
     with contextlib.suppress(TypeError):
-        hub.optimizers.add(optimizer)
+        hub.optimizers.setdefault(optimizer, ())
+
+
+def _made_optimizer(optimizer: Optimizer) -> None:
+    with contextlib.suppress(TypeError):
+        hub.optimizers[optimizer] = rates(optimizer)
+
+
+def _step_begin(optimizer: Optimizer) -> StepBegin:
+    with contextlib.suppress(TypeError):
+        return StepBegin(optimizer, -1, given_rates=hub.optimizers.get(optimizer, ()))
+    return StepBegin(optimizer, -1)
 
 
 def look_at_schedulers() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
-from traindoctor.record import Record
+from traindoctor.record import Record, Series
 
 # Healthy: 0 of all steps in 57 runs; sick: all of them. An epoch of one batch is a data set of one batch.
 SHARE = 0.9
@@ -12,6 +12,8 @@ SHARE = 0.9
 LEAST = 8
 # So few different batches in so many rounds are a handful of examples, not a data set.
 FEW, ROUNDS = 8, 5
+# Share of a loader's batches that are the one before once more. Sound: 0; two workers that give the same: a half.
+AGAIN = 0.3
 
 
 @check(
@@ -28,7 +30,7 @@ def batch_not_changing(record: Record) -> Outcome | None:
     """
     ## What it does
     Compares a fingerprint of the batch's rows, whatever their order, with the step before, and counts how many
-    different batches there were. Few batches from few random states were drawn from a generator that is seeded again
+    different batches there were. A loader's batches are compared with the one before. Few batches from few random states were drawn from a generator that is seeded again
     and again.
     ## Why it matters
     The model learns one batch by heart: the training loss goes to zero and nothing is learned of the rest.
@@ -61,6 +63,9 @@ def batch_not_changing(record: Record) -> Outcome | None:
             since_step=int(rowset.steps[0]),
             grade="exact",
         )
+    again = record.get("loader.again")
+    if again is not None and (twice := given_again(again)) is not None:
+        return twice
     different = len(np.unique(rowset.values))
     if different <= FEW and steps >= ROUNDS * different and available and available > 2 * different:
         return batch_not_changing.finding(
@@ -81,6 +86,25 @@ def batch_not_changing(record: Record) -> Outcome | None:
             grade="exact",
         )
     return batch_not_changing.clear(f"{different} different batches in {steps} steps")
+
+
+def given_again(again: Series) -> Outcome | None:
+    """Two workers that give the same give every batch twice, one after the other."""
+    # Where a step was not heard, what was given before is not known.
+    after_another = again.values[1:][np.diff(again.steps) == 1]
+    share = float(after_another.mean()) if len(after_another) >= LEAST else 0.0
+    if share < AGAIN:
+        return None
+    return batch_not_changing.finding(
+        evidence("batches of the loader that are the one before once more", share, 0.0),
+        evidence("steps", float(len(after_another))),
+        summary=f"{share:.0%} of the batches that the loader gives are the batch before once more: its workers give "
+        "the same data",
+        remedy="Each worker has a copy of the data set with its random state. Draw from a generator that is seeded "
+        "by `torch.utils.data.get_worker_info().seed`, and let each worker of an iterable data set give its own part.",
+        since_step=int(again.steps[0]),
+        grade="exact",
+    )
 
 
 def held_batch(steps: int, times: float | None) -> Outcome:

@@ -46,7 +46,7 @@ def targets_misaligned(record: Record) -> Outcome | None:
     Give inputs `ids[:, :-1]` and targets `ids[:, 1:]`, once. Hugging Face models shift `labels` themselves: pass
     `labels=input_ids` and do not shift before.
     ## When it stays silent
-    Masked language models, taggers, classifiers, copying and reversing tasks have no exact shift or are meant
+    A source that is copied by an encoder and a decoder. Masked language models, taggers, classifiers, copying and reversing tasks have no exact shift or are meant
     to have one. Where one loss of the step has +1, others with +2, +3 are heads that look further ahead. Targets that
     equal the inputs are right where the scores lag behind them: a start token put before the embeddings, an action that is
     predicted at the place of its state.
@@ -60,8 +60,10 @@ def targets_misaligned(record: Record) -> Outcome | None:
     if (crossed := crossed_layout(record)) is not None:
         return crossed
     if any(p["shift"] == 1 for p in pairs):
-        return late_scores(record) or targets_misaligned.clear(
-            "targets are the next tokens, at every place"
+        return (
+            handed_over(record)
+            or late_scores(record)
+            or targets_misaligned.clear("targets are the next tokens, at every place")
         )
     for pair in pairs:
         outcome = judge(record, pair, result.step) or row_by_row(record, pair, result.step)
@@ -111,6 +113,34 @@ def crossed_layout(record: Record) -> Outcome | None:
         since_step=0,
         grade="exact",
     )
+
+
+def handed_over(record: Record) -> Outcome | None:
+    """A second look-up gives each score the very token that it is asked for: a head that looks further ahead."""
+    result = done_exam(record, "dependence")
+    pairs = result.values["pairs"] if result is not None else []
+    asked = {p.get("line") for p in pairs if p.get("shift") == 1}
+    for pair in pairs:
+        # An encoder is seen as a whole, whatever the place: only a stream that is read up to its own place hands over.
+        stream = pair.get("future", 1.0) <= NOTHING and pair.get("lag") == 0
+        if pair.get("line") in asked and pair.get("shift") == 0 and stream:
+            assert result is not None
+            return targets_misaligned.finding(
+                evidence(
+                    "movement of a score when the token that is its target changes",
+                    pair["one_token"],
+                    0.0,
+                    noise=NOTHING,
+                    step=result.step,
+                ),
+                summary="A second look-up of tokens gives each score of this loss the very token that it is asked for",
+                remedy="Targets of a head that looks further ahead move on by as many places as its inputs: inputs "
+                "`ids[:, 1:]`, targets `ids[:, 2:]`.",
+                line=pair["line"],
+                since_step=0,
+                grade="exact",
+            )
+    return None
 
 
 def late_scores(record: Record) -> Outcome | None:

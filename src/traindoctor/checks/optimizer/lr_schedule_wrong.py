@@ -28,6 +28,9 @@ PER_EPOCH = 0.1
 SQUARED_WITHIN, SQUARED_BELOW = 0.05, 0.5
 # A rate that grows by a constant factor to ten times what it was built for has gamma above 1.
 RUNAWAY = 10.0
+# Rates that groups were given this far apart were meant to differ; so many changes are a schedule. Nine sound runs with
+# groups keep the ratio to the last digit; schedules that wrote one rate into all: 10 and 16.7.
+APART, CHANGES = 2.0, 8
 
 
 @check(
@@ -52,7 +55,7 @@ def lr_schedule_wrong(record: Record) -> Outcome | None:
     ## What it does
     Reads the rate the optimizer really used at each step: does it reach zero long before the end, stay at the
     first value of a warm-up, grow without end, or does the scheduler drive another optimizer than the one that
-    steps? For a rate that died early, the last steps are replayed with the highest rate of the run.
+    steps? Do groups that were given different rates all have the same one? For a rate that died early, the last steps are replayed with the highest rate of the run.
     ## Why it matters
     A per-epoch scheduler stepped on every batch freezes the run within its first epoch, without any error.
     ## How to fix
@@ -67,7 +70,7 @@ def lr_schedule_wrong(record: Record) -> Outcome | None:
     if trace is None:
         return lr_schedule_wrong.not_judged("the learning rate is not known")
     schedules = record.fact("schedule") or []
-    for judge in (_zero, _other_optimizer, _stuck, _squared, _runaway):
+    for judge in (_zero, _other_optimizer, _stuck, _squared, _runaway, _one_for_all):
         found = judge(record, trace, schedules)
         if found is not None:
             return found
@@ -108,6 +111,32 @@ def scheduler_calls(record: Record, schedules: list[dict[str, Any]]) -> int:
     if calls is not None and len(calls):
         return int(calls.last)
     return sum(s["calls"] for s in schedules)
+
+
+def _one_for_all(
+    record: Record, trace: RateTrace, schedules: list[dict[str, Any]]
+) -> Finding | None:
+    """Groups were made with different rates, and the schedule writes one into all of them."""
+    optimizers, table = record.fact("optimizer.groups") or [], record.layers("optim.lr_by_group")
+    if len(optimizers) != 1 or table is None or not len(table):
+        return None
+    groups = optimizers[0]["groups"]
+    given = np.array([float(group.get("given_lr") or math.nan) for group in groups])
+    if table.values.shape[1] != len(given) or not np.isfinite(given).all():
+        return None
+    ratio = float(given.max() / given.min())
+    # The rows are the steps at which a rate changed.
+    if ratio < APART or len(table) < CHANGES or np.ptp(table.values, axis=1).any():
+        return None
+    told = ", ".join(f"{rate:.3g}" for rate in sorted(set(given.tolist())))
+    return lr_schedule_wrong.finding(
+        evidence("highest over lowest rate that the groups were given", ratio),
+        evidence("highest over lowest rate that they have", 1.0, ratio),
+        summary=f"The groups were given different rates ({told}), and the schedule writes one rate into all of them",
+        remedy="Keep each group's own rate and multiply it: `group['lr'] = group['initial_lr'] * factor(step)`.",
+        since_step=int(table.steps[0]),
+        grade="statistic",
+    )
 
 
 def _zero(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> Finding | None:
