@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from typing import Any
 
 import torch
 
@@ -23,6 +24,7 @@ from traindoctor.ground.stacks import stacks_restored
 from traindoctor.ground.torch_private import Dropout
 from traindoctor.ground.watchdog import Overdue, limited
 from traindoctor.tape.draft import MAX_BYTES
+from traindoctor.tape.draws import Draws
 from traindoctor.tape.recorder import StepRecorder
 
 # The first steps show the model as it was built, and gradients that were never cleared from the second on.
@@ -59,6 +61,8 @@ class Taping:
         self._in_eval_mode = False
         """The last step was made of passes in evaluation mode alone: so the next one may be (preferences, fine-tuning)."""
         self._taped_step = -1
+        self._draws = Draws()
+        self._draws_told: dict[str, Any] | None = None
         self._seconds = 0.0
         self._inside = 0.0
         """Seconds inside the script's calls that are on the account and not told yet."""
@@ -173,6 +177,10 @@ class Taping:
         if self.recording:
             self._finish(step - 1)
         self._inside += self._settle(step - 1)  # before the next one takes its place
+        told = self._draws.told
+        if told != self._draws_told and self.patient.writer is not None:
+            self._draws_told = told
+            self.patient.writer.fact("draws", told)
         if not self._seen_module and self.wanted(step):
             self._start(step)
 
@@ -181,7 +189,7 @@ class Taping:
         self._asked, self._taped_step, self._seconds = False, step, 0.0
         self.patient.make_room()
         room = min(MAX_BYTES, memory.room())
-        self._recorder = StepRecorder(step, self.patient.names, max_bytes=room)
+        self._recorder = StepRecorder(step, self.patient.names, max_bytes=room, draws=self._draws)
         self._finished = False
         self._recorder.start()
         self._charged = self._recorder

@@ -41,6 +41,7 @@ from traindoctor.ground.unseen import handed_on
 from traindoctor.tape.collective_writer import CollectiveWriter
 from traindoctor.tape.conventions import IGNORED, written_to
 from traindoctor.tape.draft import MAX_BYTES, Draft
+from traindoctor.tape.draws import Draws
 from traindoctor.tape.execute import replay
 from traindoctor.tape.op_writer import OpWriter
 from traindoctor.tape.ops import PARAMETER, Read, Root, op_name
@@ -68,8 +69,11 @@ DOUBLE = "the loss contains gradients of gradients"
 class StepRecorder:
     """Tapes one step. A fault of its own never reaches the run: it stops recording, and `finish` refuses."""
 
-    def __init__(self, step: int, names: Names, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, step: int, names: Names, *, max_bytes: int = MAX_BYTES, draws: Draws | None = None
+    ) -> None:
         self.draft = Draft(step, names, max_bytes)
+        self.draws = draws or Draws()
         self.functions = RunningFunctions(names)
         self.tensors = TensorTable(self.draft, self.functions)
         self.gradients = StepGradients(self.draft, self.tensors)
@@ -250,7 +254,7 @@ class StepRecorder:
                     self.draft.gap(DOUBLE)
                 return result
             return self._gradient(result)
-        call, began = None, time.perf_counter()
+        call, state, began = None, None, time.perf_counter()
         try:
             if num_dispatch_modes() > exchange.mine.depth:  # our own guard is one
                 raise ReplayError("a dispatch mode of the script's own hears every operation")
@@ -263,15 +267,20 @@ class StepRecorder:
                     self.close()
                 else:
                     call = self.writer.before(name, args, kwargs)
+                state = self.draws.before(name, args, kwargs)
         except Exception as error:
             self.fail(error)
         self.seconds += time.perf_counter() - began + PASSING_SECONDS
         result = handed_on(func, args, kwargs)
-        if call is not None:
+        if call is not None or state is not None:
             began = time.perf_counter()
             try:
                 with DisableTorchFunction():
-                    self.writer.after(call, name, func, result)
+                    if call is not None:
+                        self.writer.after(call, name, func, result)
+                    # What is drawn after the step is drawn for the next one.
+                    step = self.draft.step + (self._tape is not None)
+                    self.draws.after(state, step, args, kwargs, result)
             except Exception as error:
                 self.fail(error)
             self.seconds += time.perf_counter() - began

@@ -14,6 +14,8 @@ LEAST = 8
 FEW, ROUNDS = 8, 5
 # Share of a loader's batches that are the one before once more. Sound: 0; two workers that give the same: a half.
 AGAIN = 0.3
+# Steps that draw what an earlier one has drawn. Sound: 0 of 92 runs that draw; sick: all heard steps but the first.
+DRAWN_AGAIN = 2
 
 
 @check(
@@ -30,7 +32,8 @@ def batch_not_changing(record: Record) -> Outcome | None:
     """
     ## What it does
     Compares a fingerprint of the batch's rows, whatever their order, with the step before, and counts how many
-    different batches there were. A loader's batches are compared with the one before. Few batches from few random states were drawn from a generator that is seeded again
+    different batches there were. A loader's batches are compared with the one before, and the states that random
+    numbers are drawn from with those of earlier steps. Few batches from few random states were drawn from a generator that is seeded again
     and again.
     ## Why it matters
     The model learns one batch by heart: the training loss goes to zero and nothing is learned of the rest.
@@ -66,6 +69,8 @@ def batch_not_changing(record: Record) -> Outcome | None:
     again = record.get("loader.again")
     if again is not None and (twice := given_again(again)) is not None:
         return twice
+    if (drawn := drawn_again(record)) is not None:
+        return drawn
     different = len(np.unique(rowset.values))
     if different <= FEW and steps >= ROUNDS * different and available and available > 2 * different:
         return batch_not_changing.finding(
@@ -103,6 +108,33 @@ def given_again(again: Series) -> Outcome | None:
         remedy="Each worker has a copy of the data set with its random state. Draw from a generator that is seeded "
         "by `torch.utils.data.get_worker_info().seed`, and let each worker of an iterable data set give its own part.",
         since_step=int(again.steps[0]),
+        grade="exact",
+    )
+
+
+def drawn_again(record: Record) -> Outcome | None:
+    """Random numbers for the examples of a batch that are the same at every step."""
+    told = record.fact("draws")
+    if not told or told["again"] < DRAWN_AGAIN or 2 * told["again"] < told["steps"]:
+        return None
+    draw, rows = told["draw"], int(record["batch.rows"].median())
+    if (
+        rows not in draw["shape"][:2]
+    ):  # a table that is made anew from its seed, not numbers for examples
+        return None
+    return batch_not_changing.finding(
+        evidence("steps that draw random numbers", told["steps"]),
+        evidence(
+            "steps that draw the same numbers as an earlier one",
+            told["again"],
+            0,
+            step=int(draw["step"]),
+        ),
+        summary="The random numbers drawn for the examples of a batch are the same at every step: their generator is "
+        "set back in between",
+        remedy="Seed a generator once, before the loop, and draw on from it.",
+        line=draw["line"],
+        since_step=0,
         grade="exact",
     )
 
