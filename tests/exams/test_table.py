@@ -9,6 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import grids
 import planted
 import pytest
 import torch
@@ -192,6 +193,11 @@ ROWS: dict[str, Row] = {
     "dependence": transformers(named_by(causal_mask_leak), mask="off by one"),
     "positions": twins(
         planted.unordered, {"places": False}, {"places": True}, named_by(position_missing)
+    ),
+    "place_codes": Row(
+        partial(grids.examined, lambda _, h: h + grids.waves(grids.ROW, grids.D)),
+        partial(grids.examined, lambda _, h: h + grids.waves(grids.CELL, grids.D)),
+        numbers(lambda v: "gap" in v and v["gap"] <= v["noise"] < v["replaced"]),
     ),
     "softmax_axis": transformers(
         named_by(attention_softmax_wrong_dim), {"mask": "none"}, dim=-2, mask="none"

@@ -25,6 +25,7 @@ EXAMS: dict[str, str] = {
     "shift": "shift",
     "dependence": "dependence",
     "positions": "positions",
+    "place_codes": "place_codes",
     "softmax_axis": "softmax_axis",
     "attention_scores": "attention_scores",
     "init_scale": "init_scale",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.experiment.at_rest import stirred
+from traindoctor.experiment.moved_weights import stirred
 from traindoctor.graph.origins import argument
 from traindoctor.graph.structure import Attention, Structure
 from traindoctor.tape.execute import replay

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import exam, nothing_beside_tokens
-from traindoctor.experiment.at_rest import stirred
+from traindoctor.experiment.moved_weights import stirred
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.ends import (
     ROUNDING,

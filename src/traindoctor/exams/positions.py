@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam, nothing_beside_tokens
+from traindoctor.experiment.moved_weights import nudged
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.ends import Ends, find_ends, twins
 from traindoctor.graph.structure import Structure
@@ -111,13 +112,13 @@ def examine(tape: StepTape, ends: Ends, layout: Layout) -> dict[str, Any]:
         gaps.append(away(scores(index.gather(1, order)), expected))
         if not fixed:
             break
-    nudged = replay(tape, parameters=nudged_weights(tape), want=[ends.loss.logits])
+    jittered = replay(tape, parameters=nudged(tape), want=[ends.loss.logits])
     return {
         "input": ends.tokens.weight or "frozen table",
         "line": ends.loss.line,
         "gap": max(gaps),
         "replaced": away(scores(replaced(index, order)), base),
-        "noise": away(ends.scores(nudged[ends.loss.logits]).float(), base),
+        "noise": away(ends.scores(jittered[ends.loss.logits]).float(), base),
         # One answer for a whole row; beside next tokens it is an encoder.
         "pooled": places == 0 and ends.layout is not None and ends.layout[2] == 0,
         "spread": spread,
@@ -130,17 +131,6 @@ def replaced(index: Tensor, order: Tensor) -> Tensor:
     present = torch.unique(index)
     others = present[(torch.searchsorted(present, index) + 1) % len(present)]
     return torch.where(order != torch.arange(index.shape[1]), others, index)
-
-
-def nudged_weights(tape: StepTape) -> dict[str, Tensor]:
-    """Every weight one unit in the last place up or down: what sums in another order do to the scores."""
-    generator = torch.Generator().manual_seed(0)
-    nudged = {}
-    for name, leaf in tape.parameters.items():
-        value = leaf.value
-        sign = torch.randint(0, 2, value.shape, generator=generator).to(value) * 2 - 1
-        nudged[name] = value * (1 + sign * torch.finfo(value.dtype).eps)
-    return nudged
 
 
 def permutation(index: Tensor, seed: int) -> tuple[Tensor, bool]:

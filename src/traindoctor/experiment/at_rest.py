@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -39,14 +38,3 @@ def at_rest(tape: StepTape) -> list[str]:
         and no_gradient(tape.fresh[name])
         and not bool(leaf.value.any())
     ]
-
-
-def stirred(tape: StepTape, share: float) -> dict[str, Tensor]:
-    """Every weight up or down by a share of its tensor's size and of 0.1: also those that start at zero."""
-    generator = torch.Generator().manual_seed(0)
-    moved = {}
-    for name, leaf in tape.parameters.items():
-        value = leaf.value
-        sign = torch.randint(0, 2, value.shape, generator=generator).to(value) * 2 - 1
-        moved[name] = value + sign * share * (value.double().square().mean().sqrt() + 0.1).to(value)
-    return moved

@@ -13,7 +13,7 @@ from traindoctor.record.schema import Record
 
 # Exams of one taped step, of what the model and the loss are.
 BY_STAGE = frozenset(
-    "tape_gradient functions_alone gradient_flow loss_input loss_coefficient printed_loss shift dependence positions "
+    "tape_gradient functions_alone gradient_flow loss_input loss_coefficient printed_loss shift dependence positions place_codes "
     "softmax_axis residual normalisation padding sharing".split()
 )
 MARK = "@"

@@ -6,7 +6,7 @@ from typing import Any
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
-from traindoctor.checks.course import late_levels
+from traindoctor.checks.course import course_of, late_levels
 from traindoctor.checks.data.base import GAIN, is_rounding, reference
 from traindoctor.record import Record
 
@@ -17,6 +17,9 @@ ORDER = 1e-3
 SETTLED = 10
 # A model that fits its data this well needs no order.
 FITS = 0.3
+# Share of the places whose code is another one's too. Sound: 0 in every sequence with codes; a column that is computed
+# from the row: all.
+ALIKE = 0.5
 
 
 @check(
@@ -24,6 +27,7 @@ FITS = 0.3
     slug="position-missing",
     title="The order of the tokens cannot reach the output",
     wants=["positions"],
+    at_once=lambda record: told_apart(record),
     law=laws.ORDER,
     undecided="the scores are pooled over the places, so order may be left out on purpose",
     explains=NOT_LEARNING,
@@ -34,6 +38,7 @@ def position_missing(record: Record) -> Outcome | None:
     Permutes the tokens of each row at the embedding call and compares with the permuted outputs. Without any
     position signal they are the same to rounding, which is measured: what one unit in the last place of the weights
     does. The order is said to arrive only where it moves the outputs in earnest, as other tokens do.
+    Patches, frames and features have no look-up: there the places whose added codes are equal are exchanged.
     ## Why it matters
     Attention alone sees a bag of tokens: whatever depends on their order cannot be learned.
     ## How to fix
@@ -65,6 +70,39 @@ def position_missing(record: Record) -> Outcome | None:
             "order cannot reach the output, and the task is learned without it"
         )
     return without_order(record, pair, result.step)
+
+
+def told_apart(record: Record) -> Outcome | None:
+    """Of sequences that are no rows of tokens: do the codes that are added tell their places apart?"""
+    asked = record.exam("positions")
+    if asked is None or asked.outcome != "not-applicable":
+        return None
+    result = record.exam("place_codes")
+    if result is None:
+        return position_missing.not_judged("not tested yet", wants="place_codes")
+    values = result.values
+    if not result.done or "gap" not in values or values["alike"] < ALIKE * values["places"]:
+        return None
+    course = course_of(record)
+    without_effect = is_rounding({**values, "gap": values["replaced"]})
+    if not is_rounding(values) or without_effect or (course is not None and course.solved):
+        return None
+    return position_missing.finding(
+        evidence(
+            "change of the loss when places with the same code are exchanged",
+            values["gap"],
+            f"near the {values['replaced']:.2g} that other contents do",
+            noise=values["noise"],
+            step=result.step,
+        ),
+        evidence("different codes", values["codes"], values["places"]),
+        summary=f"{values['alike']} of {values['places']} places share their position code with another one, and "
+        "exchanging those changes nothing: the model cannot tell them apart",
+        remedy="Look at the codes of neighbouring places: on a grid each needs its row and its column.",
+        line=values["line"],
+        since_step=0,
+        grade="exact",
+    )
 
 
 def without_order(record: Record, pair: Mapping[str, Any], step: int) -> Outcome:

@@ -1,0 +1,115 @@
+"""Exam: does the code that is added to a sequence tell its places apart? For sequences that are no rows of tokens.
+
+Patches, frames and features get a code of their place before the first attention. Places whose codes are equal, bit for
+bit, are exchanged: where nothing else tells them apart either, the loss stays the same to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.experiment.moved_weights import nudged
+from traindoctor.graph.dropout import without_dropout
+from traindoctor.graph.structure import Structure
+from traindoctor.tape.execute import replay
+from traindoctor.tape.faithful import require_faithful
+from traindoctor.tape.ops import Ref
+
+if TYPE_CHECKING:
+    from traindoctor.experiment.patient import Patient
+
+# Fewer places are a pair of numbers, not a sequence.
+PLACES = 4
+
+
+@dataclass(frozen=True)
+class Added:
+    """`content + code`, with content (B, T, D) of the batch and one row of code for each place."""
+
+    content: Ref
+    code: Ref
+    in_place: bool
+    line: str | None
+
+
+@exam(name="place_codes", title="Does every place have a code of its own", cost=4)
+def place_codes(patient: Patient) -> Mapping[str, Any]:
+    """`alike`: places that share their code with another one, of `places`. `gap`: how far the loss moves when they are
+    exchanged among themselves, `replaced`: when they hold what other examples have there, `noise`: when every weight
+    moves by one unit in its last place; all relative to the loss."""
+    tape = patient.tape
+    assert tape is not None
+    require_faithful(tape)
+    # Dropout falls on places, so it tells them apart by itself: it is taken out.
+    tape = without_dropout(tape)
+    added = codes_added(Structure(tape))
+    if not added:
+        raise NotApplicable("no code of places is added to a sequence before the attention")
+    first = added[0].content
+    # In float64: a loss in float32 has no digits for what a unit in the last place of the weights does to it.
+    made = replay(tape, dtype=torch.float64, want=[first, *(one.code for one in added)])
+    content = made[first].detach().clone()
+    for one in added:
+        if one.in_place and one.content == first:  # what stands there at the end has the code in it
+            content -= made[one.code].detach()
+    rows = torch.cat([made[one.code].detach().flatten(end_dim=-2) for one in added], dim=1)
+    codes, which = torch.unique(rows, dim=0, return_inverse=True)
+    alike = int(sum(n for n in torch.bincount(which).tolist() if n > 1))
+    values = {"places": len(rows), "codes": len(codes), "alike": alike, "line": added[0].line}
+    if not alike or len(codes) == 1:  # one code for all is a bias
+        return values
+    base = losses(made.roots)
+    size = float(base.abs().sum()) or 1.0
+
+    def away(changed: Mapping[Ref, Tensor] | None, weights: Mapping[str, Tensor] | None) -> float:
+        again = replay(tape, dtype=torch.float64, substitute=changed, parameters=weights)
+        got = losses(again.roots)
+        return float((got - base).abs().sum()) / size
+
+    order = exchanged(which)
+    moved = order != torch.arange(len(rows))
+    other = torch.where(moved[:, None], content.roll(1, 0), content)
+    return values | {
+        "gap": away({first: content[:, order]}, None),
+        "replaced": away({first: other}, None),
+        "noise": away(None, nudged(tape)),
+    }
+
+
+def codes_added(structure: Structure) -> list[Added]:
+    """All of one length that stand before the first attention, in order."""
+    if not structure.attentions:
+        raise NotApplicable("the step has no attention: places reach the output another way")
+    begin = min(attention.op.number for attention in structure.attentions)
+    found: list[Added] = []
+    for op in structure.tape.ops:
+        if op.number >= begin or op.kind != "add" or len(op.inputs) != 2:
+            continue
+        code, content = sorted(op.inputs, key=lambda ref: math.prod(structure.shape(ref)))
+        shape, small = structure.shape(content), structure.shape(code)
+        # One row for each place, the same for all examples.
+        fits = len(shape) == 3 and small[-2:] == shape[-2:] and math.prod(small[:-2]) == 1
+        if fits and shape[0] > 1 and shape[1] >= PLACES and structure.of_data(content):
+            found.append(Added(content, code, content in op.outputs, op.line))
+    length = structure.shape(found[0].content)[1] if found else 0
+    return [one for one in found if structure.shape(one.content)[1] == length]
+
+
+def exchanged(which: Tensor) -> Tensor:
+    """The places in another order: those with the same code go round among themselves."""
+    order = torch.arange(len(which))
+    for code in which.unique():
+        here = torch.nonzero(which == code).flatten()
+        order[here] = here.roll(1)
+    return order
+
+
+def losses(roots: Any) -> Tensor:
+    return torch.stack([torch.as_tensor(root).detach().double().sum() for root in roots])

@@ -1,0 +1,71 @@
+"""Codes that do not tell the places of a grid apart, written in four ways; and codes that do."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from grids import CELL, COLUMN, ROW, D, N, T, examined, waves
+
+from traindoctor.checks.base import Finding, NotApplicable, Outcome
+from traindoctor.checks.model.position_missing import position_missing
+from traindoctor.exams.place_codes import place_codes
+from traindoctor.experiment.patient import Patient
+from traindoctor.record import ExamResult, make_record
+
+BOTH = torch.cat([waves(ROW, D // 2), waves(COLUMN, D // 2)], dim=1)
+ROWS_TWICE = torch.cat([waves(ROW, D // 2), waves(CELL - COLUMN, D // 2)], dim=1)
+BLIND = {
+    "sine and cosine": partial(examined, lambda _, h: h + ROWS_TWICE),
+    "a learned table by row": partial(
+        examined, lambda m, h: h + m.table[ROW], table=torch.randn(N, D)
+    ),
+    "in place": partial(examined, lambda _, h: h.add_(ROWS_TWICE[None])),
+    "torch.add of two": partial(
+        examined, lambda _, h: torch.add(torch.add(h, waves(ROW, D)), waves(ROW, D) ** 2)
+    ),
+}
+TOLD_APART = {
+    "row and column": partial(examined, lambda _, h: h + BOTH),
+    "one after the other": partial(
+        examined, lambda _, h: h + waves(ROW, D) + waves(COLUMN + 0.5, D)
+    ),
+    "a learned table": partial(examined, lambda m, h: h + m.table, table=torch.randn(1, T, D)),
+    "a bias": partial(examined, lambda m, h: h + m.table, table=torch.randn(D)),
+    "by their size": partial(
+        examined, lambda _, h: (h + ROWS_TWICE) * torch.linspace(1, 2, T)[:, None]
+    ),
+}
+
+
+def judged(patient: Patient) -> Outcome:
+    result = place_codes(patient)
+    assert result.outcome in ("done", "not-applicable"), result.reason
+    asked = ExamResult(
+        "positions", 0, "not-applicable", {}, "the model does not read rows of tokens"
+    )
+    return position_missing(make_record({"loss.root": [1.6] * 20}, exams=[asked, result]))
+
+
+@pytest.mark.parametrize("name", BLIND)
+def test_places_with_one_code(name: str) -> None:
+    found = judged(BLIND[name]())
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert f"{T} of {T} places" in found.summary
+
+
+@pytest.mark.parametrize("name", TOLD_APART)
+def test_places_that_are_told_apart(name: str) -> None:
+    assert isinstance(judged(TOLD_APART[name]()), NotApplicable)
+
+
+def test_nothing_is_missing_where_nothing_is_left_to_learn() -> None:
+    result = place_codes(BLIND["sine and cosine"]())
+    asked = ExamResult(
+        "positions", 0, "not-applicable", {}, "the model does not read rows of tokens"
+    )
+    losses = [1.6 * 0.9**step for step in range(60)]
+    record = make_record({"loss.root": losses}, exams=[asked, result])
+    assert isinstance(position_missing(record), NotApplicable)
