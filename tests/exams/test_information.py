@@ -931,7 +931,8 @@ def test_padding_is_asked_of_the_loss(examine: Examine, how: str) -> None:
 def test_sharing_tells_a_list_of_one_block_from_a_loop(examine: Examine) -> None:
     listed = Model()
     listed.mlp = nn.ModuleList([listed.mlp[0]] * 2)
-    assert sharing(examine(listed, next_token)).values["listed"][0]["times"] == 2
+    twice = sharing(examine(listed, next_token)).values["listed"][0]
+    assert (twice["times"], twice["in_depth"]) == (2, True)
     assert sharing(examine(Model(), next_token)).values["listed"] == []
 
     class Loop(Model):

@@ -21,14 +21,14 @@ V, B, T, D = 16, 4, 24, 8
 # What each patient cannot be asked; together they answer to all but one, which needs a run that breaks.
 OF_NUMBERS = {"reference_numbers"}
 OF_TOKENS = set(
-    "dependence positions softmax_axis attention_scores input_dependence residual dead_units normalisation "
+    "dependence positions place_codes softmax_axis attention_scores input_dependence residual dead_units normalisation "
     "padding reference_model generation functions_alone printed_loss experiment_clip".split()
 )
 ONE_PASS = {"accumulation", "batched_forward", "experiment_loss_scale"}
 REFUSES = {
     "next tokens": {"positions"} | ONE_PASS | OF_NUMBERS,
     "rows": {"functions_alone", "padding", "generation"} | ONE_PASS | OF_NUMBERS,
-    "one by one": {"positions", "input_dependence"} | OF_NUMBERS,
+    "one by one": {"positions", "place_codes", "input_dependence"} | OF_NUMBERS,
     "numbers": OF_TOKENS | ONE_PASS,
 }
 ONLY_IF_BROKEN = {"first_nonfinite"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,28 @@ def test_a_run_that_never_steps_says_whether_weights_change(tmp_path) -> None:
         assert stepping["backwards"] >= 40
         assert stepping["optimizers"] == others + 1
         assert stepping["weights_changed"] is by_hand
+
+
+def test_tensors_that_are_trained_in_the_place_of_parameters(tmp_path) -> None:
+    """The module's own parameters never change, and nothing is wrong with that."""
+
+    def train(cleared: bool, functional: bool) -> None:
+        model = Two()
+        for _ in range(60):
+            weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+            leaves = {name: w.requires_grad_() for name, w in weights.items()} if functional else {}
+            loss = torch.func.functional_call(model, leaves, (torch.randn(5, 4),)).square().mean()
+            if functional:
+                torch.autograd.grad(loss, list(leaves.values()))
+            else:
+                loss.backward()
+            if cleared:
+                model.zero_grad()
+
+    for number, (cleared, functional) in enumerate([(False, True), (False, False), (True, False)]):
+        found = watched(tmp_path / str(number), partial(train, cleared, functional), Coverage())
+        stepping = found.fact("optimizer.stepping")
+        assert stepping["weights_changed"] is (None if functional else False)
 
 
 # -- rates -----------------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ class Hub:
         """While a step is taped: the recorder that hears torch functions."""
         self.notes: list[tuple[str, list[weakref.ref[Any]]]] = []
         """In ordinary steps: what modules and losses were given, should this be the step that breaks."""
+        self.passed_unheard = False
+        """A training pass of this step was called while nobody listened: whoever begins to listen now has missed it."""
         self.first_backward = True
         self.optimizers: weakref.WeakKeyDictionary[Any, Sequence[float]] = (
             weakref.WeakKeyDictionary()

@@ -126,7 +126,8 @@ class Taping:
             self._seen_module = True
             self._modes.add(event.training)
             in_mode = event.training or self._in_eval_mode
-            if not self.recording and in_mode and self.wanted(step):
+            whole = not hub.passed_unheard  # a tape without the beginning of its step is none
+            if not self.recording and in_mode and whole and self.wanted(step):
                 reason = untapeable(event.module)
                 if reason is None:
                     self._start(step)

@@ -34,8 +34,9 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     tapes = [tape for tape in patient.tapes.values() if tape.roots]
     if not tapes:
         raise no_tape(patient)
-    # What one optimizer's loss does not reach, another one's may.
-    tape, every = tapes[-1], [tape for tape in patient.every_tape.values() if tape.roots]
+    # What one optimizer's loss does not reach, another one's may; a stage that is over will not any more.
+    tape, begun = tapes[-1], min(tape.step for tape in tapes)
+    every = [t for t in patient.every_tape.values() if t.roots and (t in tapes or t.step > begun)]
     if not math.isfinite(tape.loss):
         raise ReplayError("the loss is not finite")
     if all(root.ref is None for root in tape.roots):

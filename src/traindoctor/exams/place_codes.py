@@ -74,7 +74,7 @@ def place_codes(patient: Patient) -> Mapping[str, Any]:
         return float((got - base).abs().sum()) / size
 
     order = exchanged(which)
-    moved = order != torch.arange(len(rows))
+    moved = order != torch.arange(len(rows), device=order.device)
     other = torch.where(moved[:, None], content.roll(1, 0), content)
     return values | {
         "gap": away({first: content[:, order]}, None),
@@ -104,7 +104,7 @@ def codes_added(structure: Structure) -> list[Added]:
 
 def exchanged(which: Tensor) -> Tensor:
     """The places in another order: those with the same code go round among themselves."""
-    order = torch.arange(len(which))
+    order = torch.arange(len(which), device=which.device)
     for code in which.unique():
         here = torch.nonzero(which == code).flatten()
         order[here] = here.roll(1)

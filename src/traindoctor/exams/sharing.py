@@ -28,7 +28,7 @@ def sharing(patient: Patient) -> Mapping[str, Any]:
     if not hidden:
         raise NotApplicable("the step has no weight matrix")
     return {
-        "listed": [] if patient.model is None else listed_twice(patient.model),
+        "listed": [] if patient.model is None else listed_twice(patient, reused),
         "copied": [] if patient.model is None else shallow_copies(patient.model),
         "tied": [] if patient.model is None else tied_parameters(patient.model),
         "aliased": [] if patient.model is None else aliased(patient.model, tape, patient),
@@ -37,19 +37,27 @@ def sharing(patient: Patient) -> Mapping[str, Any]:
     }
 
 
-def listed_twice(model: nn.Module) -> list[dict[str, Any]]:
+def listed_twice(patient: Patient, reused: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same module object under several numbers of one ModuleList or Sequential: `[Block()] * 6`."""
+    model, names_of = patient.model, patient.names.of
+    assert model is not None
+    in_depth = {row["parameter"] for row in reused}
     found = []
     for path, parent in model.named_modules(remove_duplicate=True):
         if not isinstance(parent, nn.ModuleList | nn.Sequential):
             continue
-        places: dict[int, list[str]] = {}
+        places: dict[nn.Module, list[str]] = {}
         for name, child in parent._modules.items():
             if child is not None and any(True for _ in child.parameters()):
-                places.setdefault(id(child), []).append(f"{path}.{name}" if path else name)
+                places.setdefault(child, []).append(f"{path}.{name}" if path else name)
         found += [
-            {"modules": names[:8], "times": len(names), "of": len(parent._modules)}
-            for names in places.values()
+            {
+                "modules": names[:8],
+                "times": len(names),
+                "of": len(parent._modules),
+                "in_depth": any(names_of(p) in in_depth for p in child.parameters()),
+            }
+            for child, names in places.items()
             if len(names) > 1
         ]
     return found

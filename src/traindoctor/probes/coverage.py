@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from traindoctor.events import BackwardBegin, Event, ForwardBegin, GradsCleared, StepBegin
+from traindoctor.events import (
+    BackwardBegin,
+    BackwardEnd,
+    Event,
+    ForwardBegin,
+    GradsCleared,
+    StepBegin,
+)
 from traindoctor.ground.names import local
 from traindoctor.ground.trees import ModuleTrees
 from traindoctor.probes.base import Cost
@@ -43,6 +50,7 @@ class Coverage:
         ForwardBegin,
         GradsCleared,
         BackwardBegin,
+        BackwardEnd,
         StepBegin,
     )
 
@@ -73,8 +81,9 @@ class Coverage:
                 self._learn(event.owner)
         elif isinstance(event, BackwardBegin):
             self._backwards += 1
+        elif isinstance(event, BackwardEnd):
             if self._steps == 0 and (self._backwards == 1 or self._backwards % LATER_EVERY == 0):
-                self._watch_weights()
+                self._watch_weights(event.inputs or ())
         elif isinstance(event, StepBegin):
             self._steps += 1
             if self._learn(event.optimizer):
@@ -115,11 +124,17 @@ class Coverage:
         self.trees = ModuleTrees()
         self._with_gradient.clear()
 
-    def _watch_weights(self) -> None:
-        parameters = [p for _, p in self.trees.parameters() if p.requires_grad]
+    def _watch_weights(self, asked: Iterable[Tensor]) -> None:
+        """Of the parameters that got a gradient. A script may train other tensors in their place (functional_call)."""
+        given = {id(tensor) for tensor in asked}
+        parameters = [
+            p
+            for _, p in self.trees.parameters()
+            if p.requires_grad and (p.grad is not None or id(p) in given)
+        ]
         values = [local(p).detach().flatten()[:WATCHED_VALUES].clone() for p in parameters]
         if not parameters:
-            pass  # a script without modules: nothing is known of its weights
+            pass  # nothing is known of its weights
         elif self._first_values is None:
             self._first_values = values
         elif len(values) == len(self._first_values):

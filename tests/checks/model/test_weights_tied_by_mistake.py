@@ -19,17 +19,11 @@ def test_fires_on_one_block_listed_six_times() -> None:
     assert (found.status, found.where) == ("likely", "blocks.0")
 
 
-def test_only_possible_where_nothing_is_left_of_the_loss() -> None:
-    row = {"modules": ["rounds.0", "rounds.1", "rounds.2"], "times": 3, "of": 3}
-    exams = {"sharing": {"listed": [row], "tied": [], "reused": [], "matrices": 12}}
-
-    def status(last: float) -> str:
-        falling = [2.8 * (last / 2.8) ** (step / 59) for step in range(60)]
-        found = weights_tied_by_mistake(make_record({"loss.root": falling}, exams=exams))
-        assert isinstance(found, Finding)
-        return found.status
-
-    assert (status(0.005), status(1.1)) == ("possible", "likely")
+def test_one_block_at_several_depths_is_only_possible() -> None:
+    row = {"modules": ["rounds.0", "rounds.1", "rounds.2"], "times": 3, "of": 3, "in_depth": True}
+    found = judge(listed=[row])
+    assert isinstance(found, Finding)
+    assert found.status == "possible"
 
 
 def test_fires_on_one_projection_under_three_names() -> None:

@@ -58,6 +58,7 @@ def _outermost(
     grad = is_grad_enabled()
     if not hub.hears(grad=grad):
         if grad:
+            hub.passed_unheard = True
             hub.note("forward", tensors_in((args, kwargs)))
         return original(module, *args, **kwargs)
     if not grad:

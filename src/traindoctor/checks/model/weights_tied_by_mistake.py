@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, evidence, wanted_exam
-from traindoctor.checks.course import course_of
 from traindoctor.record import Record
 
 
@@ -31,17 +29,12 @@ def weights_tied_by_mistake(record: Record) -> Outcome | None:
     Build each layer anew: `nn.ModuleList([Block() for _ in range(6)])`, or copy it with `copy.deepcopy`.
     ## When it stays silent
     Embeddings tied to the output, and one block that a loop calls several times (ALBERT, Universal
-    Transformer): that is a decision. A list of one block in a run that leaves next to nothing of its loss is only
-    possible.
+    Transformer): that is a decision. A list of one block whose entries work one after the other is only possible.
     """
     result = wanted_exam(record, "sharing")
     listed, tied = result.values["listed"], result.values["tied"]
     if listed:
-        found = listed_again(max(listed, key=lambda row: row["times"]), result.step)
-        course = course_of(record)
-        # Nothing is missing to a run that has nothing left to learn: its layers may well be one on purpose.
-        done = course is not None and course.solved
-        return replace(found, status="possible", undecided=None) if done else found
+        return listed_again(max(listed, key=lambda row: row["times"]), result.step)
     copied = result.values.get("copied", [])
     if copied:
         worst = max(copied, key=lambda row: row["times"])
@@ -87,6 +80,8 @@ def listed_again(row: Mapping[str, Any], step: int) -> Finding:
         evidence("entries of the list", row["of"]),
         where=row["modules"][0],
         grade="statistic",
+        # One block that works at several depths is an architecture too (Universal Transformer): no value tells.
+        status="possible" if row.get("in_depth") else None,
         since_step=0,
         summary=f"{row['times']} layers are one and the same module: {', '.join(row['modules'][:3])}, ...",
     )
