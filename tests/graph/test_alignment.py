@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traindoctor.graph.alignment import align, dealt, looks_like_positions
+from traindoctor.graph.alignment import align, dealt, looks_like_positions, ragged
 
 
 def text(rows: int, length: int, *, kinds: int = 40, seed: int = 0) -> np.ndarray:
@@ -116,3 +116,19 @@ def test_a_roll_wraps_around_and_a_cut_does_not() -> None:
     cut = align(longer[:, :-1], longer[:, 1:], valid)
     assert cut is not None
     assert (cut.shift, cut.wrapped) == (1, False)
+
+
+@pytest.mark.parametrize("order", [True, False])
+def test_rows_cut_at_different_lengths(order: bool) -> None:
+    """One stream cut into rows of 100, its targets into rows of 99: row b is shifted by 1 - b, up to half its length."""
+    rng = np.random.default_rng(0)
+    stream = rng.integers(0, 30, 1300)
+    if order:  # each token allows three others
+        for at in range(1, len(stream)):
+            stream[at] = (7 * stream[at - 1] + rng.integers(0, 3)) % 30
+    x = stream[:1200].reshape(12, 100)[:, :40]
+    y = stream[1:1189].reshape(12, 99)[:, :40]
+    found = ragged(x, y, everywhere(y))
+    assert found is not None
+    assert found.shifts == tuple(1 - row for row in range(12))
+    assert found.text is order

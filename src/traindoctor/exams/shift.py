@@ -5,6 +5,7 @@ Legend: B rows, T tokens of a row, P scores of a row.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,7 @@ def describe(tape: StepTape, ends: Ends) -> dict[str, Any]:
     elif (rows := ends.dealt) is not None:
         row["dealt"] = {"shift": rows.shift, "moved": rows.moved, "compared": rows.compared}
     elif (own := ends.ragged) is not None:
-        row["ragged"] = {"shifts": list(own.shifts), "compared": own.compared}
+        row["ragged"] = dataclasses.asdict(own) | {"shifts": list(own.shifts)}
     else:
         row |= behind_a_prefix(tape, ends)
     return row

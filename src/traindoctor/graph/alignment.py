@@ -24,6 +24,11 @@ WRAPPED_ROWS = 4
 MOST_ROWS, ROW_ENOUGH = 64, 8
 # A random permutation leaves one row in its place, on average.
 MOSTLY = 0.4
+# Share of a row's targets that must lie inside its inputs.
+INSIDE = 0.5
+# A text has this share of the pairs that its tokens have in another order, or less: 0.35 in one of characters, 1.0 in tokens
+# drawn at random.
+FEWER_PAIRS = 0.9
 
 Tokens = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -185,11 +190,13 @@ def _rows_that_fit(x: Tokens, y: Tokens, valid: Mask, shift: int) -> Dealt | Non
 
 @dataclass(frozen=True)
 class Ragged:
-    """Each row has its own exact shift: inputs and targets are padded on different sides."""
+    """Each row has its own exact shift: inputs and targets are padded on different sides, or cut at different lengths."""
 
     shifts: tuple[int, ...]
     """Of the rows that could be told."""
     compared: int
+    text: bool
+    """Whether a token of the inputs says something of the next one."""
 
 
 def ragged(inputs: Tokens, targets: Tokens, valid: Mask) -> Ragged | None:
@@ -200,8 +207,19 @@ def ragged(inputs: Tokens, targets: Tokens, valid: Mask) -> Ragged | None:
         found = [one for one in own if one is not None]
         several = len({shift for shift, _ in found}) > 1
         if several and len(found) >= max(2, MOSTLY * len(own)):
-            return Ragged(tuple(shift for shift, _ in found), sum(count for _, count in found))
+            compared = sum(count for _, count in found)
+            return Ragged(tuple(shift for shift, _ in found), compared, has_order(x))
     return None
+
+
+def has_order(x: Tokens) -> bool:
+    """Rows of tokens have fewer different pairs of neighbours than the same tokens in any order."""
+
+    def pairs(tokens: Tokens) -> int:
+        return len(np.unique(np.stack([tokens[:, :-1].ravel(), tokens[:, 1:].ravel()]), axis=1).T)
+
+    mixed = np.random.default_rng(0).permutation(x.ravel()).reshape(x.shape)
+    return pairs(x) < FEWER_PAIRS * pairs(mixed)
 
 
 def row_shift(x: Tokens, y: Tokens, valid: Mask) -> tuple[int, int] | None:
@@ -216,8 +234,8 @@ def row_shift(x: Tokens, y: Tokens, valid: Mask) -> tuple[int, int] | None:
     fits = []
     for shift in range(-int(places[-1]), len(x) - int(places[0])):
         inside = places[(places + shift >= 0) & (places + shift < len(x))]
-        # The row's last target may lie behind the end of its inputs.
-        if len(inside) >= max(ROW_ENOUGH, EXACT * len(places) - 1):
+        # Of a row that was moved far, the rest lies behind the end of its inputs.
+        if len(inside) >= max(ROW_ENOUGH, INSIDE * len(places)):
             if (x[inside + shift] == y[inside]).mean() >= EXACT:
                 fits.append((shift, len(inside)))
     return fits[0] if len(fits) == 1 else None

@@ -166,11 +166,16 @@ class Structure:
 
     @cached_property
     def additions(self) -> list[tuple[Op, Ref, Ref]]:
-        """Sums of two values of the batch that have the same shape: (op, one, other)."""
+        """Sums of two values of the batch that have the same shape: (op, one, other).
+
+        Only those that the loss depends on: a sum that nobody uses (a hook that does not return it) adds nothing.
+        """
+        roots = [root.ref for root in self.tape.roots if root.ref is not None]
+        used = set(map(id, self.tape.needed(roots)))
         found = []
         for op in self.tape.ops:
             refs = [ref for ref in op.args[:2] if isinstance(ref, Ref)]
-            if op.kind == "add" and len(refs) == 2:
+            if op.kind == "add" and len(refs) == 2 and id(op) in used:
                 one, other = refs
                 if self.shape(one) == self.shape(other) and one != other:
                     if self.of_data(one) and self.of_data(other):

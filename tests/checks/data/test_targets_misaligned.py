@@ -96,6 +96,8 @@ def test_rows_with_shifts_of_their_own_are_padded_on_different_sides() -> None:
     assert isinstance(found, Finding)
     assert "different sides" in found.summary
     assert isinstance(judge(pair(ragged=rows), text=False), Clear)
+    # Targets that lie elsewhere do not show what the inputs are: those are asked themselves.
+    assert isinstance(judge(pair(ragged=rows | {"text": True}), text=False), Finding)
     ahead = {"shifts": [1, 39, 6], "compared": 90}
     assert isinstance(judge(pair(ragged=ahead), text=False), Finding)
 

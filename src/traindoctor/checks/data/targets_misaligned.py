@@ -231,13 +231,13 @@ def not_seen_yet(record: Record, pair: dict[str, Any]) -> bool:
 
 
 def row_by_row(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
-    """Every row fits exactly, but each at a distance of its own: padded on different sides."""
+    """Every row fits exactly, but each at a distance of its own: padded on different sides, cut at different lengths."""
     found = pair.get("ragged")
     if not found:
         return None
     shifts = found["shifts"]
     # Repeating random signs after a pause of one's own is a task; saying what comes much later is none.
-    if min(shifts) < 1 and not is_text(record):
+    if min(shifts) < 1 and not found.get("text", is_text(record)):
         return None
     return targets_misaligned.finding(
         evidence(
@@ -248,9 +248,9 @@ def row_by_row(record: Record, pair: dict[str, Any], step: int) -> Outcome | Non
         ),
         evidence("shifts of the rows", f"{min(shifts):+d} to {max(shifts):+d}", "+1 in each"),
         evidence("places compared", found["compared"], step=step),
-        summary="Inputs and targets are padded on different sides: each row is shifted by a number of its own "
+        summary="Inputs and targets are padded on different sides or cut at different lengths: each row is shifted by a number of its own "
         f"({min(shifts):+d} to {max(shifts):+d} places)",
-        remedy="Pad inputs and targets on the same side, in one place of the script.",
+        remedy="Cut and pad inputs and targets together, in one place of the script.",
         line=pair["line"],
         since_step=0,
         grade="exact",
