@@ -68,3 +68,13 @@ def test_decay_by_hand_counts_as_decay() -> None:
     open_ = weight_decay_too_high(record(0.0, 0.0, by_hand=None))
     assert isinstance(open_, NotJudged)
     assert open_.wants == "outside_changes"
+
+
+def test_an_optimizer_that_may_call_its_decay_anything_is_not_cleared() -> None:
+    facts = {"optimizer.groups": [{"class": "Mine", "groups": [{"lr": 0.1, "shrink": 0.1}]}]}
+    exams = {"outside_changes": {"tensors": 0}}
+    outcome = weight_decay_too_high(
+        make_record({"loss.token": [3.2] * 20}, facts=facts, exams=exams)
+    )
+    assert isinstance(outcome, NotJudged)
+    assert "its own rule" in outcome.reason

@@ -101,6 +101,11 @@ def by_setting(record: Record) -> Pull | NotJudged | None:
     """The optimizer's own weight decay; None where it has none."""
     decays = [g for g in groups_of(record) if g.get("weight_decay")]
     if not decays:
+        # Every optimizer of torch that can decay has the setting, be it 0. Another one may call it anything.
+        if any("weight_decay" not in group for group in groups_of(record)):
+            return weight_decay_too_high.not_judged(
+                "the optimizer has no setting `weight_decay`: what its own rule takes off the weights is not known"
+            )
         return None
     ratio = record.get("decay.ratio")
     if ratio is None or not len(ratio):
