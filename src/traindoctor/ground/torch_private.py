@@ -88,7 +88,8 @@ def stand_in(original: Any, replacement: Any) -> None:
         if getattr(module, "unpatched_nn_module_call", None) is original:
             module.unpatched_nn_module_call = replacement  # type: ignore[union-attr]
     rules = getattr(sys.modules.get("torch._dynamo.trace_rules"), "get_torch_obj_rule_map", None)
-    if rules is not None and rules.cache_info().currsize and original in rules():
+    made = rules is not None and hasattr(rules, "cache_info") and rules.cache_info().currsize
+    if rules is not None and made and original in rules():
         rules()[replacement] = rules()[original]
 
 
