@@ -317,6 +317,33 @@ def test_optimizers_beside_each_other_share_a_step(tmp_path: Path) -> None:
     assert record["loss.root"].steps.tolist() == list(range(6))
 
 
+@pytest.mark.parametrize("attacked", [False, True])
+def test_plain_tensors_that_an_optimizer_holds_are_trained_by_grad(
+    tmp_path: Path, attacked: bool
+) -> None:
+    """The gradient of a batch (an attack, a penalty) is no training pass."""
+    model = Net()
+
+    def run() -> None:
+        leaves = {k: p.detach().clone().requires_grad_() for k, p in model.named_parameters()}
+        optimizer = torch.optim.SGD(leaves.values(), 0.1)
+        for _ in range(4):
+            x = torch.randint(0, 11, (4, 6))
+            if attacked:
+                noise = torch.zeros(4, 6, requires_grad=True)
+                torch.autograd.grad(noise.square().sum(), noise)
+            scores = torch.func.functional_call(model, leaves, (x,))
+            loss = F.cross_entropy(scores.flatten(0, 1), x.flatten())
+            for leaf, g in zip(leaves.values(), torch.autograd.grad(loss, list(leaves.values()))):
+                leaf.grad = g
+            optimizer.step()
+
+    record = recorded(tmp_path, run)
+    assert record.fact("run.steps") == 4
+    assert set(record["backward.calls"].values) == {1.0}
+    assert record["loss.root"].steps.tolist() == list(range(4))
+
+
 def test_a_script_without_an_optimizer_counts_backward_passes(tmp_path: Path) -> None:
     def run() -> None:
         w = torch.randn(4, 3, requires_grad=True)

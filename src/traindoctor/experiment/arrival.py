@@ -57,7 +57,7 @@ def arrivals(tapes: Mapping[int, StepTape], logs: Mapping[int, StepLog]) -> list
     found = []
     for step, tape in sorted(tapes.items()):
         log = logs.get(step)
-        if tape.arrived is None or log is None or tape.roots[0].scale != 1.0:
+        if tape.arrived is None or log is None or any(r.scale != 1.0 for r in tape.roots):
             continue
         factor, cosine = tape.arrived
         given = (g for g in tape.given.values() if g is not None)
@@ -101,7 +101,7 @@ def by_hand(tapes: Mapping[int, StepTape], logs: Mapping[int, StepLog]) -> ByHan
 def units_by_hand(tapes: Mapping[int, StepTape], logs: Mapping[int, StepLog]) -> ByHand | None:
     """A limit for each tensor or row; only where no function of torch clips beside it."""
     steps = [s for s in sorted(tapes) if s in logs]
-    if any(logs[s].clips or tapes[s].roots[0].scale != 1.0 for s in steps):
+    if any(logs[s].clips or any(r.scale != 1.0 for r in tapes[s].roots) for s in steps):
         return None
     seen = [tapes[s].units for s in steps if tapes[s].units]
     limits = unit_limits(seen) if len(seen) == len(steps) else None

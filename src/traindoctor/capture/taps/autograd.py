@@ -109,9 +109,18 @@ def _all_tensors(roots: Any) -> bool:
 def _asks_for_parameters(inputs: Any) -> bool:
     """`grad` serves gradient penalties and attacks too; with parameters as inputs it is a training pass.
 
-    Without any torch optimizer the script has its own, and its parameters may be plain tensors.
+    Without any torch optimizer the script has its own, and its parameters may be plain tensors; so may those that an
+    optimizer holds.
     """
-    kind = torch.nn.Parameter if len(hub.optimizers) else torch.Tensor
-    return isinstance(inputs, tuple) and any(
-        isinstance(x, kind) and x.is_leaf and x.requires_grad for x in inputs
-    )
+    if not isinstance(inputs, tuple):
+        return False
+    leaves = [x for x in inputs if isinstance(x, torch.Tensor) and x.is_leaf and x.requires_grad]
+    if not len(hub.optimizers) or any(isinstance(x, torch.nn.Parameter) for x in leaves):
+        return bool(leaves)
+    return bool(leaves and hub.border is not None and hub.border.enter(_held, leaves))
+
+
+def _held(leaves: Sequence[torch.Tensor]) -> bool:
+    """Whether an optimizer holds one of these tensors."""
+    held = {id(p) for o in hub.optimizers for group in o.param_groups for p in group["params"]}
+    return any(id(leaf) in held for leaf in leaves)
