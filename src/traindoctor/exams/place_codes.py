@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.experiment.moved_weights import nudged
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.structure import Structure
@@ -51,7 +51,9 @@ def place_codes(patient: Patient) -> Mapping[str, Any]:
     tape = without_dropout(tape)
     added = codes_added(Structure(tape))
     if not added:
-        raise NotApplicable("no code of places is added to a sequence before the attention")
+        raise NotPossible(
+            "no code is added to the places before the attention: how they are told apart was not found"
+        )
     first = added[0].content
     # In float64: a loss in float32 has no digits for what a unit in the last place of the weights does to it.
     made = replay(tape, dtype=torch.float64, want=[first, *(one.code for one in added)])

@@ -81,6 +81,8 @@ def told_apart(record: Record) -> Outcome | None:
     if result is None:
         return position_missing.not_judged("not tested yet", wants="place_codes")
     values = result.values
+    if result.outcome == "refused":
+        return position_missing.not_judged(result.reason)
     if not result.done or "gap" not in values or values["alike"] < ALIKE * values["places"]:
         return None
     course = course_of(record)
