@@ -155,9 +155,10 @@ def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
         items.append(evidence("factor", worst["factor"], 1.0, noise=worst["noise"]))
     if whole.done:
         items.append(evidence("whole gradient against the replay's", whole.values["whole"], 0.0))
+    by = "" if worst["test"] == "tape" else f" (by {worst['test']})"
     return backward_incorrect.finding(
         *items,
-        summary=f"the backward of {worst['name']} is wrong: {worst['pattern']} ({worst['test']})",
+        summary=f"the backward of {worst['name']} is wrong: {worst['pattern']}{by}",
         where=worst["name"],
         line=worst["line"],
         since_step=0,
