@@ -51,7 +51,6 @@ def healthy_record() -> Record:
         "param.nonfinite": np.zeros(200),
         "backward.calls": np.ones(200),
         "forward.calls": np.ones(200),
-        "zero_grad.calls": np.ones(200),
         "batch.rows": np.full(200, 16.0),
         "batch.tokens": np.full(200, 512.0),
         "batch.fingerprint": rng.integers(0, 2**32, 200).astype(float),

@@ -1,10 +1,10 @@
-"""How many forward passes, backward passes and zero_grad calls a step has."""
+"""How many forward and backward passes a step has."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from traindoctor.events import BackwardBegin, Event, ForwardBegin, GradsCleared
+from traindoctor.events import BackwardBegin, Event, ForwardBegin
 from traindoctor.ground.nested import tensors_in
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
@@ -21,42 +21,33 @@ class Passes:
     gives: ClassVar[tuple[str, ...]] = (
         "forward.calls",
         "forward.batch",
-        "forward.eval_calls",
         "backward.calls",
         "backward.into_grad",
-        "zero_grad.calls",
     )
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
-    hears: ClassVar[tuple[type, ...]] = (BackwardBegin, ForwardBegin, GradsCleared)
+    hears: ClassVar[tuple[type, ...]] = (BackwardBegin, ForwardBegin)
 
     def __init__(self) -> None:
-        self._forward = self._eval = self._backward = self._into_grad = self._cleared = 0
+        self._forward = self._backward = self._into_grad = 0
         self._batch: int | None = None
 
     def on(self, event: Event, *, due: bool) -> None:
-        if isinstance(event, ForwardBegin):
-            if event.wants_grad:
-                self._forward += 1
-                if self._batch is None:
-                    self._batch = batch_size(event)
-            else:
-                self._eval += 1
+        if isinstance(event, ForwardBegin) and event.wants_grad:
+            self._forward += 1
+            if self._batch is None:
+                self._batch = batch_size(event)
         elif isinstance(event, BackwardBegin):
             self._backward += 1
             self._into_grad += event.inputs is None
-        elif isinstance(event, GradsCleared):
-            self._cleared += 1
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         record.scalar("forward.calls", step, self._forward)
-        record.scalar("forward.eval_calls", step, self._eval)
         record.scalar("backward.calls", step, self._backward)
         record.scalar("backward.into_grad", step, self._into_grad)
-        record.scalar("zero_grad.calls", step, self._cleared)
         if self._batch is not None:
             record.scalar("forward.batch", step, self._batch)
-        self._forward = self._eval = self._backward = self._into_grad = self._cleared = 0
+        self._forward = self._backward = self._into_grad = 0
         self._batch = None
 
 

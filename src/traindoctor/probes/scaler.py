@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from traindoctor.events import Event, ScalerUpdated, Unscaled
+from traindoctor.events import Event, ScalerUpdated
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
 
@@ -16,21 +16,18 @@ class Scaler:
     """
 
     name: ClassVar[str] = "scaler"
-    gives: ClassVar[tuple[str, ...]] = ("scaler.scale", "scaler.skipped", "scaler.unscaled")
+    gives: ClassVar[tuple[str, ...]] = ("scaler.scale", "scaler.skipped")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
-    hears: ClassVar[tuple[type, ...]] = (ScalerUpdated, Unscaled)
+    hears: ClassVar[tuple[type, ...]] = (ScalerUpdated,)
 
     def __init__(self) -> None:
         self._update: ScalerUpdated | None = None
-        self._unscaled = 0
         self._used = False
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ScalerUpdated):
             self._update, self._used = event, True
-        elif isinstance(event, Unscaled):
-            self._unscaled += 1
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         if self._used:
@@ -38,5 +35,4 @@ class Scaler:
             if update is not None:
                 record.scalar("scaler.scale", step, update.scale)
             record.scalar("scaler.skipped", step, float(update is not None and update.skipped))
-            record.scalar("scaler.unscaled", step, self._unscaled)
-        self._update, self._unscaled = None, 0
+        self._update = None

@@ -30,7 +30,7 @@ class StateAge:
     """
 
     name: ClassVar[str] = "state_age"
-    gives: ClassVar[tuple[str, ...]] = ("optim.state_reset", "optim.state_step")
+    gives: ClassVar[tuple[str, ...]] = ("optim.state_reset",)
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (
@@ -46,7 +46,6 @@ class StateAge:
         self._waiting: dict[int, int] = {}
         """Parameter -> an optimizer that stepped it after another one that is still there: do both go on?"""
         self._reset: bool | None = None
-        self._age: float | None = None
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, StepBegin):
@@ -57,9 +56,8 @@ class StateAge:
             parameter = _followed(event.optimizer)
             state = None if parameter is None else event.optimizer.state.get(parameter)
             if parameter is not None and state and _remembers(state):
-                self._age = _count(state)
                 stepped = Stepped(
-                    weakref.ref(parameter), weakref.ref(event.optimizer), self._age or 0.0
+                    weakref.ref(parameter), weakref.ref(event.optimizer), _count(state) or 0.0
                 )
                 self._last[id(parameter)] = stepped
                 self._own[id(parameter), id(event.optimizer)] = stepped
@@ -85,9 +83,7 @@ class StateAge:
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         if self._reset is not None:
             record.scalar("optim.state_reset", step, float(self._reset))
-        if self._age is not None:
-            record.scalar("optim.state_step", step, self._age)
-        self._reset = self._age = None
+        self._reset = None
 
 
 def _followed(optimizer: torch.optim.Optimizer) -> Tensor | None:
