@@ -16,6 +16,7 @@ from torch import Tensor
 from traindoctor.ground import frames
 from traindoctor.ground.modes import random_states
 from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.torch_private import is_profiling
 from traindoctor.tape.conventions import draws
 
 # Our own frames between the script and here.
@@ -36,7 +37,7 @@ class Draws:
 
     def before(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> int | None:
         """A crc of the state that a function may draw from; None where it draws nothing, or for no training."""
-        if not draws(name) or not torch.is_grad_enabled():
+        if not draws(name) or not torch.is_grad_enabled() or is_profiling():
             return None
         return _state(args, kwargs)
 
