@@ -68,3 +68,23 @@ def test_fires_on_a_loader_whose_workers_give_the_same() -> None:
     assert isinstance(batch_not_changing(once), Clear)
     few = make_record({"batch.rowset": rows, "loader.again": [1.0] * 4})
     assert isinstance(batch_not_changing(few), Clear)
+
+
+@pytest.mark.parametrize(
+    ("steps", "again", "shape", "status"),
+    [
+        (3, 2, [16, 4], "confirmed"),
+        (2, 1, [16, 4], "likely"),  # of few heard steps
+        (5, 1, [16, 4], None),  # seeded once more
+        (3, 2, [4, 4], None),  # a table, not one number for each example
+        (3, 0, [16, 4], None),
+    ],
+)
+def test_random_numbers_that_come_again(
+    steps: int, again: int, shape: list[int], status: str | None
+) -> None:
+    draw = {"line": "train.py:9", "shape": shape, "step": 2}
+    facts = {"draws": {"steps": steps, "again": again, "draw": draw}}
+    series = {"batch.rowset": list(range(20)), "batch.rows": [16.0] * 20}
+    outcome = batch_not_changing(make_record(series, facts=facts))
+    assert (outcome.status if isinstance(outcome, Finding) else None) == status
