@@ -146,9 +146,8 @@ class Taping:
                     if self._once_more < 0:
                         self._once_more = self._target = step + LONG_AFTER
         elif isinstance(event, StepBegin):
-            if (
-                step != self._begun
-            ):  # of several that step together the first one's stage is the step's
+            # Of several that step together the first one's stage is the step's.
+            if step != self._begun:
                 self._begun, stage = step, self._stage_of(event.optimizer, step)
                 self._in_eval_mode, self._modes = self._modes == {False}, set()
                 if self.recording:

@@ -12,10 +12,10 @@ SHARE = 0.9
 LEAST = 8
 # So few different batches in so many rounds are a handful of examples, not a data set.
 FEW, ROUNDS = 8, 5
-# Share of a loader's batches that are the one before once more. Sound: 0; two workers that give the same: a half.
+# Share of a loader's batches that repeat the one before. Sound: 0 in 9 runs with a loader; the one sick script: a half.
 AGAIN = 0.3
-# Steps that draw what an earlier one has drawn. Sound: 0 of 92 runs that draw; sick: all heard steps but the first. One such
-# step may be a script that seeds once more.
+# Steps that draw what an earlier one has drawn. Sound: 0 in 147 runs that draw; sick: all heard steps but the first. One
+# such step may be a script that seeds once more.
 DRAWN_AGAIN = 2
 
 
@@ -103,10 +103,10 @@ def given_again(again: Series) -> Outcome | None:
     if share < AGAIN:
         return None
     return batch_not_changing.finding(
-        evidence("batches of the loader that are the one before once more", share, 0.0),
+        evidence("batches of the loader that repeat the one before", share, 0.0),
         evidence("steps", float(len(after_another))),
-        summary=f"{share:.0%} of the batches that the loader gives are the batch before once more: its workers give "
-        "the same data",
+        summary=f"{share:.0%} of the loader's batches are an exact repeat of the batch before: its workers deliver the "
+        "same data",
         remedy="Each worker has a copy of the data set with its random state. Draw from a generator that is seeded "
         "by `torch.utils.data.get_worker_info().seed`, and let each worker of an iterable data set give its own part.",
         since_step=int(again.steps[0]),
@@ -120,9 +120,8 @@ def drawn_again(record: Record) -> Outcome | None:
     if not told or not told["again"] or 2 * told["again"] < told["steps"]:
         return None
     draw, rows = told["draw"], int(record["batch.rows"].median())
-    if (
-        rows not in draw["shape"][:2]
-    ):  # a table that is made anew from its seed, not numbers for examples
+    # Otherwise it is a table that is made anew from its seed, not numbers for examples.
+    if rows not in draw["shape"][:2]:
         return None
     return batch_not_changing.finding(
         evidence("steps that draw random numbers", told["steps"]),
@@ -133,7 +132,7 @@ def drawn_again(record: Record) -> Outcome | None:
             step=int(draw["step"]),
         ),
         summary="The random numbers drawn for the examples of a batch are the same at every step: their generator is "
-        "set back in between",
+        "re-seeded in between",
         remedy="Seed a generator once, before the loop, and draw on from it.",
         line=draw["line"],
         since_step=0,

@@ -46,8 +46,8 @@ def targets_misaligned(record: Record) -> Outcome | None:
     Give inputs `ids[:, :-1]` and targets `ids[:, 1:]`, once. Hugging Face models shift `labels` themselves: pass
     `labels=input_ids` and do not shift before.
     ## When it stays silent
-    A source that is copied by an encoder and a decoder. Masked language models, taggers, classifiers, copying and reversing tasks have no exact shift or are meant
-    to have one. Where one loss of the step has +1, others with +2, +3 are heads that look further ahead. Targets that
+    A source that an encoder and a decoder copy. Masked language models, taggers, classifiers, copying and reversing
+    tasks have no exact shift or are meant to have one. Where one loss of the step has +1, others with +2, +3 are heads that look further ahead. Targets that
     equal the inputs are right where the scores lag behind them: a start token put before the embeddings, an action that is
     predicted at the place of its state.
     """
@@ -133,7 +133,7 @@ def handed_over(record: Record) -> Outcome | None:
                     noise=NOTHING,
                     step=result.step,
                 ),
-                summary="A second look-up of tokens gives each score of this loss the very token that it is asked for",
+                summary="A second embedding look-up feeds each prediction of this loss its own target",
                 remedy="Targets of a head that looks further ahead move on by as many places as its inputs: inputs "
                 "`ids[:, 1:]`, targets `ids[:, 2:]`.",
                 line=pair["line"],

@@ -17,8 +17,7 @@ ORDER = 1e-3
 SETTLED = 10
 # A model that fits its data this well needs no order.
 FITS = 0.3
-# Share of the places whose code is another one's too. Sound: 0 in every sequence with codes; a column that is computed
-# from the row: all.
+# Share of the places whose code is another one's too. Sound: 0 in 34 runs with codes; the one sick script: all.
 ALIKE = 0.5
 
 
