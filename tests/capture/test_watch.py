@@ -317,6 +317,31 @@ def test_optimizers_beside_each_other_share_a_step(tmp_path: Path) -> None:
     assert record["loss.root"].steps.tolist() == list(range(6))
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_later_step_is_taped_after_steps_that_nobody_heard(
+    tmp_path: Path, by_hand: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(tmp_path, budget=1.0)
+    monkeypatch.setattr(watch.attention, "attentive", lambda step: step in (0, 1, 2, 20))
+    monkeypatch.setattr(watch.keeping, "wants", lambda step: False)
+    watch.attach()
+    try:
+        model = Net()
+        optimizer = None if by_hand else torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(24):
+            x = torch.randint(0, 11, (4, 6))
+            F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+            if optimizer is not None:
+                optimizer.step()
+            with torch.no_grad():
+                for p in model.parameters() if by_hand else ():
+                    p -= 0.1 * p.grad
+            model.zero_grad()
+        assert 20 in watch.patient.tapes
+    finally:
+        watch.close("done")
+
+
 @pytest.mark.parametrize("attacked", [False, True])
 def test_plain_tensors_that_an_optimizer_holds_are_trained_by_grad(
     tmp_path: Path, attacked: bool

@@ -296,7 +296,12 @@ class Watch:
         if self.keeping is not None:
             self.keeping.on(event, count.step)
         self.panel.hear(event, attentive=self.attention.attentive(count.step))
-        if count.ends_with(event):
+        ended = count.ends_with(event)
+        if ended or isinstance(event, StepEnd):
+            hub.passed_unheard = (
+                False  # what comes is another step's, whoever has to step in this one
+            )
+        if ended:
             self._close_step()
 
     def _meet(self, optimizer: Any, *, stage: bool = False) -> None:

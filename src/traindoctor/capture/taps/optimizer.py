@@ -98,7 +98,7 @@ class _Steps:
         hub.stepping = None
         if not self.begun:
             self._gradients_complete(optimizer)
-        hub.first_backward, hub.passed_unheard = True, False
+        hub.first_backward = True
         seconds = time.perf_counter() - self.begin - self.closure_seconds
         hub.emit(StepEnd, optimizer, -1, seconds, self.inside)
 
