@@ -14,7 +14,13 @@ import torch
 
 import traindoctor.diagnosis.engine as engine
 import traindoctor.doctor as doctor_module
-from traindoctor.capture.pace import LOOKS, UP_FRONT_SECONDS, next_look
+from traindoctor.capture.pace import (
+    FIRST_STEPS,
+    LATER_SHARE,
+    LOOKS,
+    UP_FRONT_SECONDS,
+    next_look,
+)
 from traindoctor.capture.watch import Watch
 from traindoctor.checks import laws
 from traindoctor.checks.base import Check, Outcome, check, evidence
@@ -194,6 +200,25 @@ def test_the_allowance_is_the_credit_of_the_first_seconds(clinic: Clinic, watch:
     assert doctor.pace.allowance == pytest.approx(0.02 * UP_FRONT_SECONDS - 1.0, abs=0.01)
     watch.governor.spent = 0.1  # probes and doctor together spend what a minute earns, no more
     assert doctor.pace.allowance == pytest.approx(0.02 * UP_FRONT_SECONDS - 1.1, abs=0.01)
+
+
+def test_what_the_first_minute_left_over_is_not_spent_later(
+    clinic: Clinic, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute in which little was asked for is no reason for a burst of tests after it."""
+    clock = [1000.0]
+    monkeypatch.setattr("traindoctor.capture.pace.time.perf_counter", lambda: clock[0])
+    pace = Doctor(watch, exams={}).pace
+    watch.governor.end_step(0.1)
+    pace.spent, clock[0] = 0.2, 1000.0 + 2 * UP_FRONT_SECONDS
+    pace.anything_due(FIRST_STEPS - 1)
+    assert pace.allowance == pytest.approx(0.02 * UP_FRONT_SECONDS - 0.2)  # but slow steps have time
+    pace.anything_due(FIRST_STEPS)
+    assert pace.allowance == pytest.approx(0.0)
+    clock[0] += 100.0
+    assert pace.allowance == pytest.approx(LATER_SHARE * 0.02 * 100.0)
+    pace.spent += 0.3
+    assert pace.allowance == pytest.approx(LATER_SHARE * 0.02 * 99.7 - 0.3, abs=0.01)
 
 
 def test_what_is_settled_costs_the_script_no_more(clinic: Clinic, watch: Watch) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from traindoctor.capture.attention import (
     FIRST_STEPS,
     LONGEST,
+    LONGEST_LATER,
     LONGEST_SILENCE,
     SHARE,
     STAGE_STEPS,
@@ -28,7 +29,7 @@ from traindoctor.record import open_record
 
 
 def followed(
-    budget: float, step: float, pulse: float, extra: float, steps: int = 2000
+    budget: float, step: float, pulse: float, extra: float, steps: int = 2000, *, early: bool = True
 ) -> tuple[Attention, float]:
     """(the attention after so many steps, what listening cost in the later half over their time)"""
     attention, spent, ran = Attention(), 0.0, 0.0
@@ -36,7 +37,7 @@ def followed(
         cost = 0.0
         if attention.heard(number) or attention.attentive(number):
             cost = pulse + (extra if attention.attentive(number) else 0.0)
-            attention.end_step(number, cost, budget * step)
+            attention.end_step(number, cost, budget * step, early=early)
         if number >= steps // 2:
             spent, ran = spent + cost, ran + step
     return attention, spent / ran
@@ -68,14 +69,15 @@ def test_long_steps_are_all_attentive() -> None:
 
 @given(
     step=st.floats(0.01, 2.0), pulse=st.floats(2e-5, 4e-4), extra=st.floats(2e-4, 5e-3),
-    budget=st.sampled_from([0.01, 0.02, 0.05]),
+    budget=st.sampled_from([0.01, 0.02, 0.05]), early=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_listening_keeps_to_its_share(
-    step: float, pulse: float, extra: float, budget: float
+    step: float, pulse: float, extra: float, budget: float, early: bool
 ) -> None:
-    attention, share = followed(budget, step, pulse, extra)
-    least = pulse / LONGEST_SILENCE + extra / LONGEST  # what is left of it at the longest distances
+    attention, share = followed(budget, step, pulse, extra, early=early)
+    silence = LONGEST_SILENCE if early else LONGEST_LATER
+    least = pulse / silence + extra / LONGEST  # what is left of it at the longest distances
     assert share <= max(SHARE * budget, least / step) * 1.1
     assert attention.stride % attention.pulse == 0
 
@@ -93,7 +95,7 @@ def test_steps_that_pass_in_silence_are_counted(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     watch = Watch(tmp_path, budget=1.0, replay=False)
     watch.attention.attentive = lambda step: step % 32 == 0  # type: ignore[method-assign]
-    watch.attention._decide = lambda allowed: None  # type: ignore[method-assign]
+    watch.attention._decide = lambda allowed, silence: None  # type: ignore[method-assign]
     watch.attention.pulse = watch.attention.stride = 8
     watch.attach()
     slept = 0
@@ -158,7 +160,7 @@ def count_frames() -> int:
 def test_another_optimizer_is_heard_at_once(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
     watch = Watch(tmp_path, budget=1.0, replay=False, probes=[])
-    watch.attention._decide = lambda allowed: None  # type: ignore[method-assign]
+    watch.attention._decide = lambda allowed, silence: None  # type: ignore[method-assign]
     watch.attach()
     try:
         first = torch.optim.SGD(model.parameters(), 0.01)
@@ -183,7 +185,7 @@ def test_optimizers_that_take_turns_are_all_heard(tmp_path: Path) -> None:
     one, two = nn.Linear(4, 4), nn.Linear(4, 4)
     first, second = (torch.optim.SGD(m.parameters(), 0.01) for m in (one, two))
     watch = Watch(tmp_path, budget=1.0, replay=False)
-    watch.attention._decide = lambda allowed: None  # type: ignore[method-assign]
+    watch.attention._decide = lambda allowed, silence: None  # type: ignore[method-assign]
     watch.attention.pulse = watch.attention.stride = 8
     watch.attach()
     try:
@@ -204,7 +206,7 @@ def test_waking_waits_until_we_may_look(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     watch = Watch(tmp_path, budget=1.0, replay=False)
-    watch.attention._decide = lambda allowed: None  # type: ignore[method-assign]
+    watch.attention._decide = lambda allowed, silence: None  # type: ignore[method-assign]
     watch.attention.pulse = watch.attention.stride = 8
     watch.attach()
 

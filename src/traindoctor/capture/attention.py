@@ -19,8 +19,8 @@ FEWEST_FIRST = 8
 STAGE_STEPS = 16
 # Part of the budget that listening may use; the rest is for measurements.
 SHARE = 0.5
-# Most steps between two heard ones, and between two attentive ones.
-LONGEST_SILENCE, LONGEST = 16, 256
+# Most steps between two heard ones in the first minute and later, and between two attentive ones.
+LONGEST_SILENCE, LONGEST_LATER, LONGEST = 16, 64, 256
 # Costs are medians over so many steps of each kind: an exam or a busy machine inside one must not count.
 REMEMBERED = 15
 # What is heard as the pulse. half_moves follows weights from step to step and ends by itself.
@@ -47,14 +47,14 @@ class Attention:
     def heard(self, step: int) -> bool:
         return step < self.first or step in self._stage or step % self.pulse == 0
 
-    def end_step(self, step: int, seconds: float, earned: float) -> None:
+    def end_step(self, step: int, seconds: float, earned: float, *, early: bool = True) -> None:
         """What listening to this step cost, measurements not counted, beside what a step may cost in all."""
         if not self.attentive(step):
             self._ordinary.append(seconds)
             return
         self._attentive.append(seconds)
         if step + 1 >= self.first:
-            self._decide(SHARE * earned)
+            self._decide(SHARE * earned, LONGEST_SILENCE if early else LONGEST_LATER)
 
     def begin_stage(self, step: int) -> None:
         """A new optimizer takes its first step: what it trains is looked at anew. Scripts that make one after the other are
@@ -71,12 +71,12 @@ class Attention:
         """All that may be spent up front is spent: from here on steps are followed at their distances."""
         self.first = min(self.first, max(FEWEST_FIRST, step + 1))
 
-    def _decide(self, allowed: float) -> None:
+    def _decide(self, allowed: float, silence: int) -> None:
         """Half of what is allowed for the pulse, the rest for attention."""
         ordinary = median(self._ordinary) if self._ordinary else 0.0
         extra = max(0.0, median(self._attentive) - ordinary)
         self.pulse = 1
-        while self.pulse < LONGEST_SILENCE and ordinary / self.pulse > allowed / 2:
+        while self.pulse < silence and ordinary / self.pulse > allowed / 2:
             self.pulse *= 2
         self.stride = self.pulse
         while self.stride < LONGEST and ordinary / self.pulse + extra / self.stride > allowed:

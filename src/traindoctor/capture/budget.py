@@ -104,6 +104,11 @@ class Governor:
         return self.earnings(self.step_seconds) / self.step_seconds if self.step_seconds else 0.0
 
     @property
+    def early(self) -> bool:
+        """The first minute of the script's own time is not over."""
+        return self.run_seconds < UP_FRONT_SECONDS
+
+    @property
     def up_front(self) -> float:
         """What may be spent now, of what a minute earns, or of what was earned since."""
         return max(self.budget * UP_FRONT_SECONDS, self.earned)

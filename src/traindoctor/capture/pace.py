@@ -16,6 +16,8 @@ LOOKS = (1, 2, 3, 5, 8, 13, 20, 30, 50, 80)
 LOOK_GROWTH = 1.6
 # Between looks an exam that was not affordable is tried again every so many steps.
 EXAM_EVERY = 5
+# The first minute lasts at least so many steps: where they are slow an early proof would come too late.
+FIRST_STEPS = 20
 # A script that is stopped by the clock has made so many steps: the tapes of the first and of a later one.
 FEWEST_STEPS = 4
 
@@ -23,7 +25,8 @@ FEWEST_STEPS = 4
 class Pace:
     """The first minute's budget is spent up front, by the doctor and the probes together: an early proof is worth it.
 
-    It is paid back: no more is spent until it is earned. `spent` are the doctor's own seconds while the script runs.
+    What is left of it then lapses: later only a part of what is earned is spent. `spent` are the doctor's own seconds while
+    the script runs.
     """
 
     def __init__(
@@ -41,7 +44,10 @@ class Pace:
         self.exam_seconds = exam_seconds
         """Own seconds while the script runs, instead of the budget's share."""
         self.spent = 0.0
+        self._first_minute: tuple[float, float] | None = None
+        """When it ended, in seconds of the run, and what was spent by then."""
         self._began = time.perf_counter()
+        self._completed = 0
         self._first_step: float | None = None
         self._next_look = LOOKS[0]
         self._next_exam = sys.maxsize
@@ -63,12 +69,15 @@ class Pace:
             return self.exam_seconds - self.spent
         ran = time.perf_counter() - self._began - self.spent
         lent = self.governor.budget * UP_FRONT_SECONDS
-        if ran < UP_FRONT_SECONDS:
-            return lent - self.spent - self.governor.spent - self.governor.reserved
-        later = LATER_SHARE * self.governor.rate * (ran - UP_FRONT_SECONDS)
-        return lent + later - self.spent
+        if self._first_minute is None:
+            if ran < UP_FRONT_SECONDS or self._completed < FIRST_STEPS:
+                return lent - self.spent - self.governor.spent - self.governor.reserved
+            self._first_minute = ran, self.spent
+        ended, before = self._first_minute
+        return LATER_SHARE * self.governor.rate * (ran - ended) - (self.spent - before)
 
     def anything_due(self, completed: int) -> bool:
+        self._completed = completed
         return completed >= min(self._next_look, self._next_exam)
 
     def look_due(self, completed: int) -> bool:

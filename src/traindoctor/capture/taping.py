@@ -32,6 +32,8 @@ ALWAYS = frozenset({0, 1, 2, 20, 100})
 # After those a tape is one more measurement that the governor pays for.
 EVERY = 100
 PART = "tape"
+# After the first minute a step that would pass in silence is heard for a snapshot only so often.
+SNAPSHOT_LATER = 8 * SNAPSHOT_EVERY
 # An optimizer over other parameters begins a stage of its own; of one that comes later the next step is taped at once.
 LATER = 5
 # Stages that are told apart (layers that thaw one by one make many), and tapes that are tried for each.
@@ -100,7 +102,8 @@ class Taping:
 
     def planned(self, step: int) -> bool:
         """Whether a tape or a snapshot may begin at this step: asked for steps that might pass in silence."""
-        return self._asked or step == self._target or step in ALWAYS or step % SNAPSHOT_EVERY == 0
+        due = step % (SNAPSHOT_EVERY if self.governor.early else SNAPSHOT_LATER) == 0
+        return self._asked or step == self._target or step in ALWAYS or due
 
     def on(self, event: Event, step: int) -> None:
         """Every event of the run, before any probe has seen it. Its price is asked while a step is taped."""

@@ -87,6 +87,7 @@ class Watch:
         self.enders: list[Callable[[], Any]] = []
         """Called when the process ends, before the record is closed."""
         self.listener_seconds = 0.0
+        """What the doctor spent since the last step was written down."""
         self.faults: list[str] = []
         self.unrecorded: str | None = None
         """Why there can be no record."""
@@ -332,14 +333,16 @@ class Watch:
         border.charge(HELD_UP * writer.thread_seconds())
         own, now = border.seconds - self._charged, time.perf_counter()
         self._charged += own
-        writer.scalar("self.seconds", step, own)
+        writer.scalar("self.seconds", step, own + self.listener_seconds)
+        self.listener_seconds = 0.0
         self.governor.pay(own)
         self.governor.end_step(max(0.0, now - self._step_began - own), 1 + self._slept)
         if hub.attentive == attentive:
             silence = taps_asleep / self._slept if self._slept else 0.0
             earned = self.governor.earnings(self.governor.step_seconds)
             listening = max(0.0, own - measured - taps_asleep)
-            self.attention.end_step(step, listening, max(0.0, earned - silence))
+            left = max(0.0, earned - silence)
+            self.attention.end_step(step, listening, left, early=self.governor.early)
         reserve = self.attention.reserve(self.step)
         self.governor.reserved = min(reserve, RESERVED * self.governor.up_front)
         if self.governor.spent > self.governor.up_front:
