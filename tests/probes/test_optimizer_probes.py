@@ -155,6 +155,22 @@ def test_a_layer_replaced_after_the_optimizer_was_built_is_stale_and_missing(tmp
     assert [s["shape"] for s in found["stale"]] == [[3, 4], [3]]
 
 
+def test_a_layer_replaced_before_a_second_stage_is_stale_though_it_was_trained(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        first = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(6):
+            step(model, first)
+        second = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.head = nn.Linear(model.head.in_features, 3)
+        for _ in range(6):
+            step(model, second)
+
+    found = coverage(tmp_path, train)
+    assert found["num_missing"] == 2
+    assert found["num_stale"] >= 2
+
+
 def test_an_optimizer_over_an_old_copy_of_the_model(tmp_path) -> None:
     def train() -> None:
         old = Two()
@@ -167,6 +183,21 @@ def test_an_optimizer_over_an_old_copy_of_the_model(tmp_path) -> None:
 
     found = coverage(tmp_path, train)
     assert found["num_missing"] == found["num_stale"] == 6
+
+
+def test_models_that_were_trained_before_lack_nothing(tmp_path) -> None:
+    """They keep their last gradients when their optimizers are gone."""
+    kept = []
+
+    def train() -> None:
+        for _ in range(4):
+            model = Two()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(6):
+                step(model, optimizer)
+            kept.append(model)
+
+    assert coverage(tmp_path, train)["num_missing"] == 0
 
 
 def test_two_players_with_an_optimizer_each_lack_nothing(tmp_path) -> None:
@@ -359,6 +390,28 @@ def test_two_optimizers_that_share_a_parameter_reset_nothing(tmp_path, replaced:
                 step(model, first)
 
     assert any(resets(tmp_path, train)) == replaced
+
+
+@pytest.mark.parametrize("saved", ["the model", "both", "nothing"])
+@pytest.mark.parametrize("kind", ["adam", "momentum"])
+def test_a_model_that_is_saved_and_loaded_is_the_same_run(tmp_path, saved: str, kind: str) -> None:
+    """Other objects each time, and what goes on is known by its values; models of their own begin elsewhere."""
+
+    def train() -> None:
+        weights = state = None
+        for _ in range(4):
+            model = Two()
+            momentum = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            optimizer = torch.optim.Adam(model.parameters()) if kind == "adam" else momentum
+            if weights is not None and saved != "nothing":
+                model.load_state_dict(weights)
+            if state is not None and saved == "both":
+                optimizer.load_state_dict(state)
+            for _ in range(2):
+                step(model, optimizer)
+            weights, state = copy.deepcopy(model.state_dict()), optimizer.state_dict()
+
+    assert sum(resets(tmp_path, train)) == (3.0 if saved == "the model" else 0.0)
 
 
 def test_plain_sgd_has_nothing_to_lose(tmp_path) -> None:

@@ -73,6 +73,10 @@ class Taping:
         """The parameters that each stage trains."""
         self._stages: dict[int, int] = {}
         """Optimizer -> its stage."""
+        self._losses: dict[int, frozenset[str | None]] = {}
+        """Stage -> the lines at which its losses were made."""
+        self._perhaps_new: set[int] = set()
+        """Later optimizers over the parameters of an earlier one: another loss makes another stage."""
         self._stage_seen: dict[int, list[int]] = {}
         """Stage that was never taped -> its first steps."""
         self._stages_taped: set[int] = set()
@@ -104,6 +108,11 @@ class Taping:
         """Whether a tape or a snapshot may begin at this step: asked for steps that might pass in silence."""
         due = step % (SNAPSHOT_EVERY if self.governor.early else SNAPSHOT_LATER) == 0
         return self._asked or step == self._target or step in ALWAYS or due
+
+    def reserve(self, step: int) -> float:
+        """What the first tapes that are still to come will cost. Tests can wait for the script's end, tapes cannot."""
+        to_come = sum(one >= step for one in ALWAYS)
+        return 0.0 if self._given_up else to_come * self.governor.parts[PART].price
 
     def on(self, event: Event, step: int) -> None:
         """Every event of the run, before any probe has seen it. Its price is asked while a step is taped."""
@@ -154,7 +163,7 @@ class Taping:
                 self._begun, stage = step, self._stage_of(event.optimizer, step)
                 self._in_eval_mode, self._modes = self._modes == {False}, set()
                 if self.recording:
-                    self._finish(step, stage)
+                    self._finish(step, stage, event.optimizer)
                 if stage not in self._stages_taped:
                     self._await(stage, step)
 
@@ -164,8 +173,19 @@ class Taping:
             if held not in self._held and len(self._held) < MOST_STAGES:
                 self._held.append(held)
                 self._asked = self._asked or step >= LATER
+            elif held in self._held and step >= LATER and len(self._perhaps_new) < MOST_TRIES:
+                self._perhaps_new.add(id(optimizer))
+                self._asked = True
             known = held in self._held
             self._stages[id(optimizer)] = self._held.index(held) if known else MOST_STAGES - 1
+        return self._stages[id(optimizer)]
+
+    def _another_stage(self, optimizer: torch.optim.Optimizer | None, stage: int) -> int:
+        """The same parameters, trained by another loss: fine-tuning after training."""
+        self._perhaps_new.discard(id(optimizer))
+        if len(self._held) < MOST_STAGES:
+            self._held.append(self._held[stage])
+            self._stages[id(optimizer)] = len(self._held) - 1
         return self._stages[id(optimizer)]
 
     def _await(self, stage: int, step: int) -> None:
@@ -198,12 +218,19 @@ class Taping:
         self._charged = self._recorder
         hub.recorder, hub.beside = self._recorder, Beside(self._recorder)
 
-    def _finish(self, step: int, stage: int = 0) -> None:
+    def _finish(
+        self, step: int, stage: int = 0, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
         assert self._recorder is not None
         self._finished = True
         try:
             with stacks_restored():
                 tape = limited(self._recorder.finish, seconds=FINISH_SECONDS)
+            made = [tape.producer.get(root.ref) for root in tape.roots if root.ref is not None]
+            lines = frozenset(op.nearest_line for op in made if op is not None)
+            if id(optimizer) in self._perhaps_new and self._losses.get(stage, lines) != lines:
+                stage = self._another_stage(optimizer, stage)
+            self._losses.setdefault(stage, lines)
             tape.stage = stage
             self.patient.add_tape(tape)
             if stage not in self._stages_taped:

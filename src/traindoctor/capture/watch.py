@@ -344,6 +344,8 @@ class Watch:
             left = max(0.0, earned - silence)
             self.attention.end_step(step, listening, left, early=self.governor.early)
         reserve = self.attention.reserve(self.step)
+        if self.taping is not None:
+            reserve += self.taping.reserve(self.step)
         self.governor.reserved = min(reserve, RESERVED * self.governor.up_front)
         if self.governor.spent > self.governor.up_front:
             self.attention.end_beginning(step)

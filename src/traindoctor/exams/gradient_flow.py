@@ -54,10 +54,12 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     through = replay(tape, gradients=True, look_through=True).gradients() if silent else {}
     hidden = [name for name in silent if not no_gradient(through.get(name))]
     dark = [name for name in silent if name not in hidden]
-    dark = [name for name in dark if name not in rounded_away(tape, dark)]
-    moving = hidden + values_that_matter(tape, dark)
+    too_small = rounded_away(tape, dark)
+    dark = [name for name in dark if name not in too_small]
     reached = {name for t in every for name, gradient in t.fresh.items() if gradient is not None}
-    if moving and reached.issuperset(moving) and tape.step < SETTLED:
+    early = reached.issuperset(silent) and tape.step < SETTLED
+    moving = hidden + values_that_matter(tape, dark, one_by_one=not early)
+    if moving and early:
         raise TooEarly("weights that start at zero let no gradient through at the first steps")
     passed = {} if moving or tape.gaps else one_path_of_several(tape)
     return {
@@ -189,7 +191,7 @@ def hidden_share(gradients: Mapping[str, Tensor | None], hidden: Iterable[str]) 
     return math.sqrt(part / total) if total else 0.0
 
 
-def values_that_matter(tape: StepTape, names: list[str]) -> list[str]:
+def values_that_matter(tape: StepTape, names: list[str], *, one_by_one: bool) -> list[str]:
     """Of parameters with no gradient at all: those whose value still moves the loss (argmax, numpy, item)."""
     if not names:
         return []
@@ -210,7 +212,7 @@ def values_that_matter(tape: StepTape, names: list[str]) -> list[str]:
 
     if not moves(names):
         return []
-    return [name for name in names[:MAX_NAMES] if moves([name])]
+    return [name for name in names[:MAX_NAMES] if moves([name])] if one_by_one else names
 
 
 def cuts(tape: StepTape, blocked: list[str]) -> list[dict[str, Any]]:

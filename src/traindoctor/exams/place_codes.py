@@ -1,7 +1,8 @@
 """Exam: does the code that is added to a sequence tell its places apart? For sequences that are no rows of tokens.
 
 Patches, frames and features get a code of their place before the first attention. Places whose codes are equal, bit for
-bit, are exchanged: where nothing else tells them apart either, the loss stays the same to rounding.
+bit, are exchanged: where nothing else tells them apart either, what the model says of them is exchanged too and is the
+same to rounding; and so is the loss, where a model speaks for all its places at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.experiment.moved_weights import nudged
+from traindoctor.experiment.moved_weights import as_of_now, nudged
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
@@ -41,22 +42,24 @@ class Added:
 
 @exam(name="place_codes", title="Does every place have a code of its own", cost=4)
 def place_codes(patient: Patient) -> Mapping[str, Any]:
-    """`alike`: places that share their code with another one, of `places`. `gap`: how far the loss moves when they are
-    exchanged among themselves, `replaced`: when they hold what other examples have there, `noise`: when every weight
-    moves by one unit in its last place; all relative to the loss."""
+    """Of the weights at `step`. `alike`: places that share their code with another one, of `places`. `gap`: how far what the model says of each place
+    (or its loss) moves when they are exchanged among themselves, `replaced`: when they hold what other examples have
+    there, `noise`: when every weight moves by one unit in its last place; all relative to its size."""
     tape = patient.tape
     assert tape is not None
     require_faithful(tape)
     # Dropout falls on places, so it tells them apart by itself: it is taken out.
-    tape = without_dropout(tape)
-    added = codes_added(Structure(tape))
+    tape, step = as_of_now(patient, without_dropout(tape))
+    structure = Structure(tape)
+    added = codes_added(structure)
     if not added:
         raise NotPossible(
             "no code is added to the places before the attention: how they are told apart was not found"
         )
     first = added[0].content
     # In float64: a loss in float32 has no digits for what a unit in the last place of the weights does to it.
-    made = replay(tape, dtype=torch.float64, want=[first, *(one.code for one in added)])
+    said = last_said(structure, first)
+    made = replay(tape, dtype=torch.float64, want=[first, *(one.code for one in added), *said])
     content = made[first].detach().clone()
     for one in added:
         if one.in_place and one.content == first:  # what stands there at the end has the code in it
@@ -64,25 +67,54 @@ def place_codes(patient: Patient) -> Mapping[str, Any]:
     rows = torch.cat([made[one.code].detach().flatten(end_dim=-2) for one in added], dim=1)
     codes, which = torch.unique(rows, dim=0, return_inverse=True)
     alike = int(sum(n for n in torch.bincount(which).tolist() if n > 1))
-    values = {"places": len(rows), "codes": len(codes), "alike": alike, "line": added[0].line}
-    if not alike or len(codes) == 1:  # one code for all is a bias
+    values = {
+        "step": step,
+        "places": len(rows),
+        "codes": len(codes),
+        "alike": alike,
+        "line": added[0].line,
+    }
+    if not alike:
         return values
-    base = losses(made.roots)
-    size = float(base.abs().sum()) or 1.0
-
-    def away(changed: Mapping[Ref, Tensor] | None, weights: Mapping[str, Tensor] | None) -> float:
-        again = replay(tape, dtype=torch.float64, substitute=changed, parameters=weights)
-        got = losses(again.roots)
-        return float((got - base).abs().sum()) / size
-
     order = exchanged(which)
     moved = order != torch.arange(len(rows), device=order.device)
     other = torch.where(moved[:, None], content.roll(1, 0), content)
+
+    def away(
+        changed: Mapping[Ref, Tensor] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+        places: Tensor | None = None,
+    ) -> float:
+        again = replay(tape, dtype=torch.float64, want=said, substitute=changed, parameters=weights)
+        if not said:
+            got, base = losses(again.roots), losses(made.roots)
+        else:
+            got, base = again[said[0]].detach(), made[said[0]].detach()
+        expected = base[:, places] if said and places is not None else base
+        return float((got - expected).abs().sum() / (base.abs().sum() or 1.0))
+
     return values | {
-        "gap": away({first: content[:, order]}, None),
-        "replaced": away({first: other}, None),
-        "noise": away(None, nudged(tape)),
+        "gap": away({first: content[:, order]}, places=order),
+        "replaced": away({first: other}),
+        "noise": away(weights=nudged(tape)),
     }
+
+
+def last_said(structure: Structure, content: Ref) -> list[Ref]:
+    """The last value with one row for each place, behind all attention; none where places are gone by then."""
+    rows = structure.shape(content)[:2]
+    after = max(attention.op.number for attention in structure.attentions)
+    found = [
+        ref
+        for op in structure.tape.ops
+        if op.number > after
+        for ref in op.outputs
+        if ref is not None
+        and len(structure.shape(ref)) == 3
+        and structure.shape(ref)[:2] == rows
+        and structure.depends(ref, content)
+    ]
+    return found[-1:]
 
 
 def codes_added(structure: Structure) -> list[Added]:

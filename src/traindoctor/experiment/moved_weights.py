@@ -1,7 +1,8 @@
-"""The weights of a step, each moved up or down by a little."""
+"""The weights of a step, each moved up or down by a little, or as they are by now."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,23 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from traindoctor.experiment.patient import Patient
     from traindoctor.tape.tape import StepTape
+
+
+def as_of_now(patient: Patient, tape: StepTape) -> tuple[StepTape, int]:
+    """The step with the weights that the run has reached, and at which step that is.
+
+    Where not all of them are there any more (a model that was replaced), the step as it was.
+    """
+    now = dict(patient.names.parameters())
+    leaves = {}
+    for name, leaf in tape.parameters.items():
+        value = now.get(name)
+        if value is None or (value.shape, value.dtype) != (leaf.value.shape, leaf.value.dtype):
+            return tape, tape.step
+        leaves[name] = dataclasses.replace(leaf, value=value.detach().clone())
+    return dataclasses.replace(tape, parameters=leaves), max(tape.step, patient.current_step)
 
 
 def stirred(tape: StepTape, share: float) -> dict[str, Tensor]:

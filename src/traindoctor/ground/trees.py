@@ -19,12 +19,14 @@ class ModuleTrees:
 
     def __init__(self) -> None:
         self._roots: list[weakref.ref[nn.Module]] = []
-        self._known: set[int] = set()
+        self._known: dict[int, weakref.ref[nn.Module]] = {}
+        """By identity, which a later module may get again."""
 
     def learn(self, module: nn.Module) -> None:
         """Keeps a module that was called outermost."""
-        if id(module) not in self._known:
-            self._known.add(id(module))
+        known = self._known.get(id(module))
+        if known is None or known() is not module:
+            self._known[id(module)] = weakref.ref(module)
             self._roots.append(weakref.ref(unwrap(module)))
 
     @property

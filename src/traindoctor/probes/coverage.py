@@ -1,7 +1,7 @@
 """Which trainable parameters the optimizer holds, by identity, over the whole run.
 
 Missing: trainable, in a module tree that is trained, with a gradient, in no optimizer. Stale: in an optimizer,
-never with a gradient, in no module tree that is called. `requires_grad` is the script's intention.
+without a gradient since that began, in no module tree that is called. `requires_grad` is the script's intention.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -39,6 +40,18 @@ WATCHED_VALUES = 4
 MOVING_VALUES = 64
 
 
+@dataclass
+class Gradients:
+    """Of one parameter: how many gradients were seen at looks while no optimizer held it."""
+
+    parameter: weakref.ref[Tensor]
+    unheld: int = 0
+    step: int = -1
+    """Where the latest was new."""
+    last: tuple[weakref.ref[Tensor], int] | None = None
+    """The latest, and its version then."""
+
+
 class Coverage:
     """The fact `optimizer.coverage`: missing, stale, doubled and frozen parameters."""
 
@@ -56,14 +69,16 @@ class Coverage:
 
     def __init__(self) -> None:
         self.trees = ModuleTrees()
-        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
-        self._with_gradient: dict[int, int] = {}
+        self._optimizers: dict[int, tuple[weakref.ref[torch.optim.Optimizer], int]] = {}
+        """With the step that was under way when each was first heard of."""
+        self._gradients: dict[int, Gradients] = {}
+        """By parameter: those that were looked at."""
         self._looks = 0
         self._searched: set[int] = set()
         self._held_elsewhere: set[int] = set()
         self._first_seen: dict[int, Tensor] = {}
         """Some values of parameters that no optimizer holds."""
-        self._steps = self._backwards = 0
+        self._steps = self._backwards = self._step = 0
         self._first_values: list[Tensor] | None = None
         self._weights_changed: bool | None = None
         self._fact: dict[str, Any] | None = None
@@ -78,7 +93,7 @@ class Coverage:
                 self.trees.learn(event.module)
         elif isinstance(event, GradsCleared):
             if isinstance(event.owner, torch.optim.Optimizer):
-                self._learn(event.owner)
+                self._learn(event.owner, self._step)
         elif isinstance(event, BackwardBegin):
             self._backwards += 1
         elif isinstance(event, BackwardEnd):
@@ -86,14 +101,15 @@ class Coverage:
                 self._watch_weights(event.inputs or ())
         elif isinstance(event, StepBegin):
             self._steps += 1
-            if self._learn(event.optimizer):
+            if self._learn(event.optimizer, event.step):
                 self._since = event.step
             elif event.left_behind:
                 self._begin_anew(event.step)
             if event.step - self._since < EAGER_STEPS or event.step % LATER_EVERY == 0:
-                self._look()
+                self._look(event.step)
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        self._step = step + 1
         if self._fact is not None:
             record.fact("optimizer.coverage", self._fact)
             self._fact = None
@@ -110,19 +126,19 @@ class Coverage:
             "weights_changed": self._weights_changed,
         }
 
-    def _learn(self, optimizer: torch.optim.Optimizer) -> bool:
+    def _learn(self, optimizer: torch.optim.Optimizer, step: int) -> bool:
         """Whether it is new."""
         known = self._optimizers.get(id(optimizer))
-        if known is not None and known() is optimizer:
+        if known is not None and known[0]() is optimizer:
             return False
-        self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+        self._optimizers[id(optimizer)] = weakref.ref(optimizer), step
         return True
 
     def _begin_anew(self, step: int) -> None:
         """The script trains something else now: what was seen before says nothing about it."""
         self._since, self._looks = step, 0
         self.trees = ModuleTrees()
-        self._with_gradient.clear()
+        self._gradients.clear()
 
     def _watch_weights(self, asked: Iterable[Tensor]) -> None:
         """Of the parameters that got a gradient. A script may train other tensors in their place (functional_call)."""
@@ -143,32 +159,32 @@ class Coverage:
             self._weights_changed = changed
         self._stepping_due = True
 
-    def _look(self) -> None:
+    def _look(self, step: int) -> None:
         self._looks += 1
-        held = [
-            parameter
-            for ref in self._optimizers.values()
+        begun = [
+            (parameter, first)
+            for ref, first in self._optimizers.values()
             if (optimizer := ref()) is not None
             for group in optimizer.param_groups
             for parameter in group["params"]
         ]
-        held_ids = {id(p) for p in held}
+        held, held_ids = [p for p, _ in begun], {id(p) for p, _ in begun}
         if self._looks == 1:
             self._trained_before = trained_before(self.trees.roots)
         trained = list(self.trees.parameters())
         in_trees = {id(p) for _, p in trained}
         for parameter in (*held, *(p for _, p in trained)):
             if parameter.grad is not None:
-                self._with_gradient[id(parameter)] = self._with_gradient.get(id(parameter), 0) + 1
+                self._meet(parameter, parameter.grad, step, held=id(parameter) in held_ids)
         missing = [
             (name, p)
             for name, p in trained
-            if p.requires_grad and id(p) not in held_ids and id(p) in self._with_gradient
+            if p.requires_grad and id(p) not in held_ids and self._gradients_of(p).unheld
         ]
         stale = [
             p
-            for p in held
-            if p.requires_grad and id(p) not in in_trees and id(p) not in self._with_gradient
+            for p, first in begun
+            if p.requires_grad and id(p) not in in_trees and self._gradients_of(p).step < first
         ]
         missing = [one for one in self._not_held_elsewhere(missing) if not self._moves(one[1])]
         total = _norm([p.grad for _, p in trained if p.grad is not None]) if missing else 0.0
@@ -190,6 +206,20 @@ class Coverage:
             "stale": [self._described(None, p) for p in stale[:NAMED]],
         }
 
+    def _meet(self, parameter: Tensor, gradient: Tensor, step: int, *, held: bool) -> None:
+        """Counts a gradient that was not there at the last look: a model that is no longer trained keeps its last one."""
+        known = self._gradients_of(parameter)
+        before, known.last = known.last, (weakref.ref(gradient), gradient._version)
+        new = before is None or before[0]() is not gradient or before[1] != gradient._version
+        known.unheld += new and not held
+        known.step = step if new else known.step
+
+    def _gradients_of(self, parameter: Tensor) -> Gradients:
+        known = self._gradients.get(id(parameter))
+        if known is None or known.parameter() is not parameter:
+            known = self._gradients[id(parameter)] = Gradients(weakref.ref(parameter))
+        return known
+
     def _moves(self, parameter: Tensor) -> bool:
         """Whether it changes all the same: from a master copy that an optimizer holds, or by hand."""
         now = parameter.detach().flatten()[:: max(1, parameter.numel() // MOVING_VALUES)].clone()
@@ -200,7 +230,7 @@ class Coverage:
         return {
             "name": name,
             "shape": list(parameter.shape),
-            "looks_with_gradient": self._with_gradient.get(id(parameter), 0),
+            "looks_with_gradient": self._gradients_of(parameter).unheld,
         }
 
     def _not_held_elsewhere(self, missing: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import Event, StepBegin, StepEnd
+from traindoctor.ground.names import local
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
+
+# Values by which a parameter is known again, evenly spread.
+SOME = 64
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,16 @@ class Stepped:
     optimizer: weakref.ref[torch.optim.Optimizer]
     age: float
     """Steps that its state had seen then."""
+    values: Tensor
+    """Some of its values after that step."""
 
 
 class StateAge:
     """Follows one parameter of each optimizer: its state before a step, and its own count of steps.
 
     Lost is a state that was there after the last step of this parameter and is empty before this one, or
-    whose count goes back: both whatever the optimizer object is called by then.
+    whose count goes back: both whatever the optimizer object is called by then. A parameter that begins where another
+    one ended (a model saved and loaded) is the same.
     """
 
     name: ClassVar[str] = "state_age"
@@ -43,6 +50,7 @@ class StateAge:
         """Of each followed parameter: who stepped it last."""
         self._own: dict[tuple[int, int], Stepped] = {}
         """By parameter and optimizer."""
+        self._latest: Stepped | None = None
         self._waiting: dict[int, int] = {}
         """Parameter -> an optimizer that stepped it after another one that is still there: do both go on?"""
         self._reset: bool | None = None
@@ -57,20 +65,24 @@ class StateAge:
             state = None if parameter is None else event.optimizer.state.get(parameter)
             if parameter is not None and state and _remembers(state):
                 stepped = Stepped(
-                    weakref.ref(parameter), weakref.ref(event.optimizer), _count(state) or 0.0
+                    weakref.ref(parameter),
+                    weakref.ref(event.optimizer),
+                    _count(state) or 0.0,
+                    _some_values(parameter),
                 )
-                self._last[id(parameter)] = stepped
+                self._latest = self._last[id(parameter)] = stepped
                 self._own[id(parameter), id(event.optimizer)] = stepped
 
     def _is_reset(self, parameter: Tensor, optimizer: torch.optim.Optimizer) -> bool | None:
         """The state is younger than it was. None: there was none, or two optimizers may share the parameter."""
         at, key = id(parameter), (id(parameter), id(optimizer))
         last, own = self._last.get(at), self._own.get(key)
+        state = optimizer.state.get(parameter) or {}
         if last is None or last.parameter() is not parameter:
-            return None
+            goes_on = self._latest is not None and _same(_some_values(parameter), self._latest.values)
+            return not state if goes_on else None
         waiting = self._waiting.pop(at, None)
         known = own if own is not None and own.optimizer() is optimizer else None
-        state = optimizer.state.get(parameter) or {}
         age = _count(state)
         younger = not state or (age is not None and age < (known or last).age)
         if known is not None:
@@ -93,6 +105,17 @@ def _followed(optimizer: torch.optim.Optimizer) -> Tensor | None:
             if parameter.grad is not None:
                 return parameter  # type: ignore[no-any-return]
     return None
+
+
+def _some_values(parameter: Tensor) -> Tensor:
+    flat = local(parameter).detach().flatten()
+    return flat[:: max(1, flat.numel() // SOME)].clone()
+
+
+def _same(values: Tensor, others: Tensor) -> bool:
+    """To the bit: a parameter that is built anew has other values, unless all are one constant."""
+    alike = (values.shape, values.dtype, values.device) == (others.shape, others.dtype, others.device)
+    return alike and bool((values != values[:1]).any()) and torch.equal(values, others)
 
 
 def _remembers(state: dict[str, Any]) -> bool:

@@ -60,6 +60,20 @@ def test_silent_on_preference_training_without_dropout() -> None:
     assert isinstance(wrong_train_eval_mode(staged), Clear)
 
 
+def test_a_stage_that_begins_in_evaluation_mode() -> None:
+    """Left over from an evaluation it is forgotten; without one the script says what it wants."""
+    modes = {"mode.training": [1.0] * 10 + [0.0] * 20}
+    optimizers = Series("optim.objects", np.array([0, 10]), np.array([1.0, 2.0]))
+    meant = make_record(modes)
+    meant._series["optim.objects"] = optimizers
+    assert isinstance(wrong_train_eval_mode(meant), Clear)
+    for kind in ("mode.eval_training", "mode.beside_training"):
+        forgotten = make_record(modes, facts={"mode.statistics": False})
+        forgotten._series["optim.objects"] = optimizers
+        forgotten._series[kind] = Series(kind, np.array([10]), np.array([0.0]))
+        assert isinstance(wrong_train_eval_mode(forgotten), Finding)
+
+
 def test_dropout_functions_that_do_not_know_the_mode() -> None:
     usual = {"mode.training": [1.0] * 20, "mode.eval_training": [0.0] * 3}
     found = wrong_train_eval_mode(make_record(usual | {"mode.eval_dropout": [2.0, 2.0, 2.0]}))

@@ -86,20 +86,29 @@ def told_apart(record: Record) -> Outcome | None:
         return None
     course = course_of(record)
     without_effect = is_rounding({**values, "gap": values["replaced"]})
-    if not is_rounding(values) or without_effect or (course is not None and course.solved):
+    if not is_rounding(values) or (course is not None and course.solved):
+        return None
+    one_for_all = values["codes"] == 1
+    if (one_for_all or without_effect) and values["step"] < SETTLED:  # a table may start at zero
+        return position_missing.not_judged(
+            "order tells nothing yet; asked again later", wants="place_codes"
+        )
+    if without_effect:
         return None
     return position_missing.finding(
         evidence(
-            "change of the loss when places with the same code are exchanged",
+            "change of what the model says when places with the same code are exchanged",
             values["gap"],
             f"near the {values['replaced']:.2g} that other contents do",
             noise=values["noise"],
-            step=result.step,
+            step=values["step"],
         ),
         evidence("different codes", values["codes"], values["places"]),
         summary=f"{values['alike']} of {values['places']} places share their position code with another one, and "
         "exchanging those changes nothing: the model cannot tell them apart",
-        remedy="Look at the codes of neighbouring places: on a grid each needs its row and its column.",
+        remedy="Every place gets the same code: fill the table of positions, or let it be trained."
+        if one_for_all
+        else "Look at the codes of neighbouring places: on a grid each needs its row and its column.",
         line=values["line"],
         since_step=0,
         grade="exact",

@@ -48,7 +48,8 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
     `model.train()` at the start of each training phase, also after an evaluation; `model.eval()` before it.
     ## When it stays silent
     Models without dropout and BatchNorm; dropout that is off from the first step (of the run, or of a last stage with an
-    optimizer of its own) beside a frozen model that is asked at each step, as preference training does it; parts that are frozen in evaluation mode on purpose; passes without
+    optimizer of its own) beside a frozen model that is asked at each step, as preference training does it; a last stage that begins in
+    evaluation mode without an evaluation before it; parts that are frozen in evaluation mode on purpose; passes without
     gradient at most steps (sampling, pseudo-labels), teachers that follow the student (moving averages) or are
     asked several times per batch, and frozen features that a trained part works on.
     """
@@ -71,6 +72,11 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
         )
     if off[-IN_A_ROW:].all():
         first = len(off) - int((~off[::-1]).argmax()) if (~off).any() else 0
+        before, after = int(training.steps[max(0, first - 1)]), int(training.steps[first])
+        if before < stage <= after and not evaluated(record, before, after):
+            return wrong_train_eval_mode.clear(
+                "the last stage begins in evaluation mode, and not after an evaluation: it is meant so"
+            )
         return wrong_train_eval_mode.finding(
             evidence(
                 "share of modules in training mode",
@@ -122,6 +128,16 @@ def while_evaluating(record: Record, steps: int) -> Finding | None:
             grade="statistic",
         )
     return None
+
+
+def evaluated(record: Record, since: int, until: int) -> bool:
+    """Whether a pass without gradient was made in evaluation mode in these steps: the mode may be left over from it."""
+    passes = (record.get("mode.eval_training"), record.get("mode.beside_training"))
+    return any(
+        bool(((one.steps >= since) & (one.steps <= until) & (one.values < HALF)).any())
+        for one in passes
+        if one is not None
+    )
 
 
 def meant(record: Record, since: int, steps: int) -> bool:
