@@ -212,7 +212,9 @@ def test_what_the_first_minute_left_over_is_not_spent_later(
     watch.governor.end_step(0.1)
     pace.spent, clock[0] = 0.2, 1000.0 + 2 * UP_FRONT_SECONDS
     pace.anything_due(FIRST_STEPS - 1)
-    assert pace.allowance == pytest.approx(0.02 * UP_FRONT_SECONDS - 0.2)  # but slow steps have time
+    assert pace.allowance == pytest.approx(
+        0.02 * UP_FRONT_SECONDS - 0.2
+    )  # but slow steps have time
     pace.anything_due(FIRST_STEPS)
     assert pace.allowance == pytest.approx(0.0)
     clock[0] += 100.0

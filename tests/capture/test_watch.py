@@ -18,6 +18,7 @@ from traindoctor.capture.hub import hub, silent
 from traindoctor.capture.watch import Watch
 from traindoctor.events import Event
 from traindoctor.exams.frozen_targets import frozen_targets
+from traindoctor.exams.gradient_flow import gradient_flow
 from traindoctor.exams.outside import outside_changes
 from traindoctor.record import Record, RecordWriter, open_record
 
@@ -227,6 +228,80 @@ def test_a_later_stage_over_other_parameters_is_taped_again(tmp_path: Path) -> N
 
     assert recorded(tmp_path / "a", stages("head")).fact("stages.taped") == [1]
     assert recorded(tmp_path / "b", stages("all")).fact("stages.taped") is None
+
+
+@pytest.mark.parametrize("other_loss", [False, True])
+def test_a_later_stage_with_another_loss_is_taped_again(tmp_path: Path, other_loss: bool) -> None:
+    """Fine-tuning all that was trained. An optimizer that is only made anew (every epoch) begins nothing."""
+
+    def run() -> None:
+        model = Net()
+        for stage in range(4):
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            for _ in range(8):
+                x = torch.randint(11, (4, 8))
+                optimizer.zero_grad()
+                if stage and other_loss:
+                    model(x).log_softmax(-1)[..., 0].mean().sigmoid().backward()
+                else:
+                    F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+                optimizer.step()
+
+    assert recorded(tmp_path, run).fact("stages.taped") == ([1] if other_loss else None)
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_features_that_the_model_made_without_gradient(tmp_path: Path, fault: bool) -> None:
+    """A cache of features: whoever takes the cached ones for those of this step trains one tower only."""
+    towers = nn.ModuleDict({"one": nn.Linear(6, 4), "two": nn.Linear(6, 4)})
+    both = Both(towers)
+    watch = Watch(tmp_path)
+    watch.attach()
+    try:
+        optimizer = torch.optim.SGD(both.parameters(), 0.1)
+        for _ in range(25):
+            x, y = torch.randn(5, 6), torch.randn(5, 6)
+            with torch.no_grad():
+                cached = both(x, y)[1]
+            optimizer.zero_grad()
+            a, b = both(x, y)
+            scores = a @ (cached if fault else b).t()
+            F.cross_entropy(scores, torch.arange(5)).backward()
+            optimizer.step()
+        found = gradient_flow(watch.patient).values
+    finally:
+        watch.close("done")
+    assert found["blocked"] == (2 if fault else 0)
+    if fault:
+        assert found["cuts"][0]["kind"] == "no_grad"
+
+
+class Both(nn.Module):
+    def __init__(self, towers: nn.ModuleDict) -> None:
+        super().__init__()
+        self.towers = towers
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.towers["one"](x), self.towers["two"](y)
+
+
+def test_a_long_rollout_before_the_step_is_not_taped(tmp_path: Path) -> None:
+    model = nn.Linear(6, 4)
+    watch = Watch(tmp_path)
+    watch.attach()
+    try:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(25):
+            with torch.no_grad():
+                for _ in range(20):
+                    model(torch.randn(1, 6))
+            optimizer.zero_grad()
+            model(torch.randn(5, 6)).square().mean().backward()
+            optimizer.step()
+        tapes = watch.patient.tapes.values()
+        assert [sum(op.kind == "linear" for op in tape.ops) for tape in tapes] == [1] * len(tapes)
+    finally:
+        watch.close("done")
 
 
 @pytest.mark.parametrize("turns", [1, 5])

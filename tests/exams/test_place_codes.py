@@ -22,6 +22,7 @@ BLIND = {
         examined, lambda m, h: h + m.table[ROW], table=torch.randn(N, D)
     ),
     "in place": partial(examined, lambda _, h: h.add_(ROWS_TWICE[None])),
+    "something of each place": partial(examined, lambda _, h: h + ROWS_TWICE, dense=True),
     "torch.add of two": partial(
         examined, lambda _, h: torch.add(torch.add(h, waves(ROW, D)), waves(ROW, D) ** 2)
     ),
@@ -32,6 +33,7 @@ TOLD_APART = {
         examined, lambda _, h: h + waves(ROW, D) + waves(COLUMN + 0.5, D)
     ),
     "a learned table": partial(examined, lambda m, h: h + m.table, table=torch.randn(1, T, D)),
+    "something of each place": partial(examined, lambda _, h: h + BOTH, dense=True),
     "by their size": partial(
         examined, lambda _, h: (h + ROWS_TWICE) * torch.linspace(1, 2, T)[:, None]
     ),
@@ -57,6 +59,27 @@ def test_places_with_one_code(name: str) -> None:
 @pytest.mark.parametrize("name", TOLD_APART)
 def test_places_that_are_told_apart(name: str) -> None:
     assert isinstance(judged(TOLD_APART[name]()), NotApplicable)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_table_that_was_never_filled(dense: bool, filled: bool) -> None:
+    """One that is trained may start at zero: only the weights of a later step tell."""
+    patient = examined(lambda m, h: h + m.table.detach(), dense=dense, table=torch.zeros(T, D))
+    early = judged(patient)
+    assert isinstance(early, NotJudged)
+    assert early.wants == "place_codes"
+    patient.current_step = 30
+    if filled:
+        table = patient.names.tensor("table")
+        assert table is not None
+        table.data.normal_()
+    found = judged(patient)
+    if filled:
+        assert isinstance(found, NotApplicable)
+    else:
+        assert isinstance(found, Finding)
+        assert "fill the table" in found.remedy
 
 
 def test_a_model_without_codes_is_not_cleared() -> None:

@@ -42,6 +42,8 @@ MOST_STAGES, MOST_TRIES = 4, 3
 # What putting a tape together may take while the script waits: it is a walk over some thousand functions.
 FINISH_SECONDS = 10.0
 
+# Passes without gradient in a step that are taped with it.
+MOST_ASKED = 8
 # Steps between two tapes of a model beside: see exams/frozen_targets.py.
 LONG_AFTER = 24
 
@@ -58,6 +60,7 @@ class Taping:
         self._finished = False
         self._asked = False
         self._seen_module = False
+        self._trained: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._modes: set[bool] = set()
         """Training mode or not, of the passes with gradient since the last step."""
         self._in_eval_mode = False
@@ -75,6 +78,7 @@ class Taping:
         """Optimizer -> its stage."""
         self._losses: dict[int, frozenset[str | None]] = {}
         """Stage -> the lines at which its losses were made."""
+        self._looks_left = MOST_TRIES
         self._perhaps_new: set[int] = set()
         """Later optimizers over the parameters of an earlier one: another loss makes another stage."""
         self._stage_seen: dict[int, list[int]] = {}
@@ -82,10 +86,10 @@ class Taping:
         self._stages_taped: set[int] = set()
         self._begun, self._target = -1, -1
         """The step whose stage is known, and the one at which a stage that was never taped should come again."""
-        self._asked_beside: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
+        self._asked_beside: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, int]] = (
             weakref.WeakKeyDictionary()
         )
-        """Models that are asked without gradient -> the step of their last pass."""
+        """Models that are asked without gradient -> the step of their last pass, and the passes in that step."""
         self._given_up = False
         """A tape took too long to be put together: no other is begun in this run."""
         self._once_more = -1
@@ -136,6 +140,8 @@ class Taping:
                 self._recorder = hub.recorder = hub.beside = None
         if isinstance(event, ForwardBegin) and event.wants_grad:
             self._seen_module = True
+            self._trained.add(event.module)
+            self.patient.asks_itself |= self._asked_beside.get(event.module, (-1, 0))[0] == step
             self._modes.add(event.training)
             in_mode = event.training or self._in_eval_mode
             whole = not hub.passed_unheard  # a tape without the beginning of its step is none
@@ -147,15 +153,19 @@ class Taping:
                     self._taped_step = step
                     self.patient.refusals[step] = reason
         elif isinstance(event, ForwardBegin):
-            last = self._asked_beside.get(event.module)
-            self._asked_beside[event.module] = step
-            # Asked at every step, with dropout at work: a teacher left in training mode. What it says is taped too.
+            last, passes = self._asked_beside.get(event.module, (-1, 0))
+            self._asked_beside[event.module] = step, passes + 1 if last == step else 1
+            # Asked at every step in training mode: a teacher with dropout at work, or what is trained, asked before its
+            # own step (a cache of features). What it says is taped too.
             asked_again = hub.attentive and (last == step - 1 or step == self._once_more)
             if not self.recording and asked_again and event.training and self._seen_module:
                 wanted = self.wanted(step) or step == self._once_more
-                if wanted and active_dropout(event.module) and untapeable(event.module) is None:
+                # Many passes are a rollout or a text that is generated, and no part of the step.
+                itself = event.module in self._trained and passes <= MOST_ASKED
+                teacher = active_dropout(event.module)
+                if wanted and (teacher or itself) and untapeable(event.module) is None:
                     self._start(step)
-                    if self._once_more < 0:
+                    if teacher and self._once_more < 0:
                         self._once_more = self._target = step + LONG_AFTER
         elif isinstance(event, StepBegin):
             # Of several that step together the first one's stage is the step's.
@@ -173,20 +183,23 @@ class Taping:
             if held not in self._held and len(self._held) < MOST_STAGES:
                 self._held.append(held)
                 self._asked = self._asked or step >= LATER
-            elif held in self._held and step >= LATER and len(self._perhaps_new) < MOST_TRIES:
+            elif held in self._held and step >= LATER and self._looks_left:
                 self._perhaps_new.add(id(optimizer))
-                self._asked = True
+                self._asked, self._looks_left = True, self._looks_left - 1
             known = held in self._held
             self._stages[id(optimizer)] = self._held.index(held) if known else MOST_STAGES - 1
         return self._stages[id(optimizer)]
 
-    def _another_stage(self, optimizer: torch.optim.Optimizer | None, stage: int) -> int:
-        """The same parameters, trained by another loss: fine-tuning after training."""
-        self._perhaps_new.discard(id(optimizer))
-        if len(self._held) < MOST_STAGES:
-            self._held.append(self._held[stage])
-            self._stages[id(optimizer)] = len(self._held) - 1
-        return self._stages[id(optimizer)]
+    def _stage_with(self, lines: frozenset[str | None], stage: int) -> int:
+        """The stage that trains the same parameters by the loss of these lines: a new one if none does (fine-tuning)."""
+        held = self._held[stage]
+        for known, parameters in enumerate(self._held):
+            if parameters == held and self._losses.get(known, lines) == lines:
+                return known
+        if len(self._held) == MOST_STAGES:
+            return stage
+        self._held.append(held)
+        return len(self._held) - 1
 
     def _await(self, stage: int, step: int) -> None:
         """A stage that was never taped should come again after as many steps as the last time."""
@@ -228,8 +241,9 @@ class Taping:
                 tape = limited(self._recorder.finish, seconds=FINISH_SECONDS)
             made = [tape.producer.get(root.ref) for root in tape.roots if root.ref is not None]
             lines = frozenset(op.nearest_line for op in made if op is not None)
-            if id(optimizer) in self._perhaps_new and self._losses.get(stage, lines) != lines:
-                stage = self._another_stage(optimizer, stage)
+            if id(optimizer) in self._perhaps_new:
+                stage = self._stages[id(optimizer)] = self._stage_with(lines, stage)
+                self._perhaps_new.discard(id(optimizer))
             self._losses.setdefault(stage, lines)
             tape.stage = stage
             self.patient.add_tape(tape)

@@ -61,6 +61,8 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     moving = hidden + values_that_matter(tape, dark, one_by_one=not early)
     if moving and early:
         raise TooEarly("weights that start at zero let no gradient through at the first steps")
+    if dark and not moving and patient.asks_itself and tape.step == begun:
+        raise TooEarly("what the model said without gradient before the step was not seen")
     passed = {} if moving or tape.gaps else one_path_of_several(tape)
     return {
         **passed,

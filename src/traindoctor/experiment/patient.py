@@ -50,6 +50,8 @@ class Patient:
     """experiment/crash.py fills it: the first step that was not finite."""
     facts: dict[str, Any] = field(default_factory=dict)
     current_step: int = 0
+    asks_itself: bool = False
+    """What is trained was called without gradient before its own pass in the same step: the loss may work with that."""
     seconds: float = math.inf
     """What an exam may take; experiments repeat fewer steps where it is short."""
     hard_seconds: float = math.inf

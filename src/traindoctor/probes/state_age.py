@@ -79,7 +79,9 @@ class StateAge:
         last, own = self._last.get(at), self._own.get(key)
         state = optimizer.state.get(parameter) or {}
         if last is None or last.parameter() is not parameter:
-            goes_on = self._latest is not None and _same(_some_values(parameter), self._latest.values)
+            goes_on = self._latest is not None and _same(
+                _some_values(parameter), self._latest.values
+            )
             return not state if goes_on else None
         waiting = self._waiting.pop(at, None)
         known = own if own is not None and own.optimizer() is optimizer else None
@@ -114,7 +116,11 @@ def _some_values(parameter: Tensor) -> Tensor:
 
 def _same(values: Tensor, others: Tensor) -> bool:
     """To the bit: a parameter that is built anew has other values, unless all are one constant."""
-    alike = (values.shape, values.dtype, values.device) == (others.shape, others.dtype, others.device)
+    alike = (values.shape, values.dtype, values.device) == (
+        others.shape,
+        others.dtype,
+        others.device,
+    )
     return alike and bool((values != values[:1]).any()) and torch.equal(values, others)
 
 
