@@ -202,7 +202,7 @@ def master_weights(steps: int, *, written_over: bool) -> Callable[[], None]:
 def test_master_weights_are_neither_missing_nor_left_over(
     tmp_path: Path, written_over: bool
 ) -> None:
-    watch = Watch(tmp_path)
+    watch = Watch(tmp_path, budget=1.0)
     watch.attach()
     try:
         master_weights(40, written_over=written_over)()
@@ -255,7 +255,7 @@ def test_features_that_the_model_made_without_gradient(tmp_path: Path, fault: bo
     """A cache of features: whoever takes the cached ones for those of this step trains one tower only."""
     towers = nn.ModuleDict({"one": nn.Linear(6, 4), "two": nn.Linear(6, 4)})
     both = Both(towers)
-    watch = Watch(tmp_path)
+    watch = Watch(tmp_path, budget=1.0)
     watch.attach()
     try:
         optimizer = torch.optim.SGD(both.parameters(), 0.1)
@@ -287,7 +287,7 @@ class Both(nn.Module):
 
 def test_a_long_rollout_before_the_step_is_not_taped(tmp_path: Path) -> None:
     model = nn.Linear(6, 4)
-    watch = Watch(tmp_path)
+    watch = Watch(tmp_path, budget=1.0)
     watch.attach()
     try:
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -308,7 +308,7 @@ def test_a_long_rollout_before_the_step_is_not_taped(tmp_path: Path) -> None:
 def test_every_optimizer_that_takes_turns_is_taped(tmp_path: Path, turns: int) -> None:
     """Two networks, one stepping `turns` times as often: the other one's step is taped as well."""
     first, second = Net(), Net()
-    watch = Watch(tmp_path)
+    watch = Watch(tmp_path, budget=1.0)
     watch.attach()
     try:
         optimizers = [torch.optim.SGD(net.parameters(), 0.1) for net in (first, second)]
@@ -329,7 +329,7 @@ def test_every_optimizer_that_takes_turns_is_taped(tmp_path: Path, turns: int) -
 @pytest.mark.parametrize("evaluates", [False, True])
 def test_a_model_that_trains_in_evaluation_mode_is_taped(tmp_path: Path, evaluates: bool) -> None:
     """An evaluation that keeps its gradients begins no tape of a step."""
-    watch = Watch(tmp_path)
+    watch = Watch(tmp_path, budget=1.0)
     watch.attach()
     try:
         model = Net()

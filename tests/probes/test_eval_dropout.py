@@ -36,7 +36,7 @@ class Net(nn.Module):
     ("how", "calls"), [("function", 1), ("attention", 1), ("told", 0), ("attention told", 0)]
 )
 def test_a_function_that_is_not_told_the_mode(tmp_path: Path, how: str, calls: int) -> None:
-    watch = Watch(tmp_path, replay=False, probes=[EvalDropout()])
+    watch = Watch(tmp_path, replay=False, probes=[EvalDropout()], budget=1.0)
     watch.attach()
     try:
         torch.manual_seed(0)
@@ -58,7 +58,7 @@ def test_a_function_that_is_not_told_the_mode(tmp_path: Path, how: str, calls: i
 
 
 def test_a_pass_that_fails_leaves_no_mode_behind(tmp_path: Path) -> None:
-    watch = Watch(tmp_path, replay=False, probes=[EvalDropout()])
+    watch = Watch(tmp_path, replay=False, probes=[EvalDropout()], budget=1.0)
     watch.attach()
     try:
         net = Net("told")

@@ -76,7 +76,7 @@ def by_hand(model: nn.Module, passes: int) -> Callable[[], None]:
 
 
 def watched(folder: Path, train: Callable[[], None]):
-    watch = Watch(folder, replay=False, probes=[HalfMoves()])
+    watch = Watch(folder, replay=False, probes=[HalfMoves()], budget=1.0)
     watch.attach()
     try:
         train()

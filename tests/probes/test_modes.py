@@ -32,7 +32,7 @@ def test_frozen_parts_do_not_count(
     model = nn.Sequential(backbone(), nn.Linear(4, 4), nn.Dropout(0.1))
     model[0].requires_grad_(not frozen)
     model[0].train(not evaluating)
-    watch = Watch(tmp_path, replay=False, probes=[Modes()])
+    watch = Watch(tmp_path, replay=False, probes=[Modes()], budget=1.0)
     watch.attach()
     try:
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
