@@ -1,4 +1,4 @@
-"""What was measured of each stage: the steps that one optimizer makes.
+"""What was measured of each stage: the steps that one optimizer makes, by one loss.
 
 A script may train by several optimizers, in turn (two networks against each other) or one after the other (fine-tuning
 after training). What was proven of the steps of the first says nothing of those of another. Exams of one taped step are
