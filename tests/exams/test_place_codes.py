@@ -79,7 +79,7 @@ def test_a_table_that_was_never_filled(dense: bool, filled: bool) -> None:
         assert isinstance(found, NotApplicable)
     else:
         assert isinstance(found, Finding)
-        assert "fill the table" in found.remedy
+        assert "fill the position table" in found.remedy
 
 
 def test_a_model_without_codes_is_not_cleared() -> None:

@@ -11,6 +11,7 @@ import torch
 from traindoctor.capture.beside import Beside
 from traindoctor.capture.budget import Governor
 from traindoctor.capture.hub import hub
+from traindoctor.capture.stages import Stages
 from traindoctor.errors import ReplayError
 from traindoctor.events import Event, ForwardBegin, StepBegin
 from traindoctor.experiment.crash import CrashKeeper
@@ -34,10 +35,8 @@ EVERY = 100
 PART = "tape"
 # After the first minute a step that would pass in silence is heard for a snapshot only so often.
 SNAPSHOT_LATER = 8 * SNAPSHOT_EVERY
-# An optimizer over other parameters begins a stage of its own; of one that comes later the next step is taped at once.
-LATER = 5
-# Stages that are told apart (layers that thaw one by one make many), and tapes that are tried for each.
-MOST_STAGES, MOST_TRIES = 4, 3
+# Tapes that are tried for a stage that was never taped.
+MOST_TRIES = 3
 
 # What putting a tape together may take while the script waits: it is a walk over some thousand functions.
 FINISH_SECONDS = 10.0
@@ -72,15 +71,7 @@ class Taping:
         self._inside = 0.0
         """Seconds inside the script's calls that are on the account and not told yet."""
         self.crashes = CrashKeeper(patient.names, hub.notes)
-        self._held: list[frozenset[int]] = []
-        """The parameters that each stage trains."""
-        self._stages: dict[int, int] = {}
-        """Optimizer -> its stage."""
-        self._losses: dict[int, frozenset[str | None]] = {}
-        """Stage -> the lines at which its losses were made."""
-        self._looks_left = MOST_TRIES
-        self._perhaps_new: set[int] = set()
-        """Later optimizers over the parameters of an earlier one: another loss makes another stage."""
+        self._stages = Stages()
         self._stage_seen: dict[int, list[int]] = {}
         """Stage that was never taped -> its first steps."""
         self._stages_taped: set[int] = set()
@@ -89,7 +80,7 @@ class Taping:
         self._asked_beside: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, int]] = (
             weakref.WeakKeyDictionary()
         )
-        """Models that are asked without gradient -> the step of their last pass, and the passes in that step."""
+        """Models asked without gradient in training mode -> the step of their last pass, and the passes in that step."""
         self._given_up = False
         """A tape took too long to be put together: no other is begun in this run."""
         self._once_more = -1
@@ -152,13 +143,13 @@ class Taping:
                 else:
                     self._taped_step = step
                     self.patient.refusals[step] = reason
-        elif isinstance(event, ForwardBegin):
+        elif isinstance(event, ForwardBegin) and event.training:
             last, passes = self._asked_beside.get(event.module, (-1, 0))
             self._asked_beside[event.module] = step, passes + 1 if last == step else 1
             # Asked at every step in training mode: a teacher with dropout at work, or what is trained, asked before its
             # own step (a cache of features). What it says is taped too.
             asked_again = hub.attentive and (last == step - 1 or step == self._once_more)
-            if not self.recording and asked_again and event.training and self._seen_module:
+            if not self.recording and asked_again and self._seen_module:
                 wanted = self.wanted(step) or step == self._once_more
                 # Many passes are a rollout or a text that is generated, and no part of the step.
                 itself = event.module in self._trained and passes <= MOST_ASKED
@@ -170,36 +161,13 @@ class Taping:
         elif isinstance(event, StepBegin):
             # Of several that step together the first one's stage is the step's.
             if step != self._begun:
-                self._begun, stage = step, self._stage_of(event.optimizer, step)
+                self._begun, stage = step, self._stages.of(event.optimizer, step)
+                self._asked = self._asked or self._stages.asks
                 self._in_eval_mode, self._modes = self._modes == {False}, set()
                 if self.recording:
                     self._finish(step, stage, event.optimizer)
                 if stage not in self._stages_taped:
                     self._await(stage, step)
-
-    def _stage_of(self, optimizer: torch.optim.Optimizer, step: int) -> int:
-        if id(optimizer) not in self._stages:
-            held = frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
-            if held not in self._held and len(self._held) < MOST_STAGES:
-                self._held.append(held)
-                self._asked = self._asked or step >= LATER
-            elif held in self._held and step >= LATER and self._looks_left:
-                self._perhaps_new.add(id(optimizer))
-                self._asked, self._looks_left = True, self._looks_left - 1
-            known = held in self._held
-            self._stages[id(optimizer)] = self._held.index(held) if known else MOST_STAGES - 1
-        return self._stages[id(optimizer)]
-
-    def _stage_with(self, lines: frozenset[str | None], stage: int) -> int:
-        """The stage that trains the same parameters by the loss of these lines: a new one if none does (fine-tuning)."""
-        held = self._held[stage]
-        for known, parameters in enumerate(self._held):
-            if parameters == held and self._losses.get(known, lines) == lines:
-                return known
-        if len(self._held) == MOST_STAGES:
-            return stage
-        self._held.append(held)
-        return len(self._held) - 1
 
     def _await(self, stage: int, step: int) -> None:
         """A stage that was never taped should come again after as many steps as the last time."""
@@ -239,13 +207,7 @@ class Taping:
         try:
             with stacks_restored():
                 tape = limited(self._recorder.finish, seconds=FINISH_SECONDS)
-            made = [tape.producer.get(root.ref) for root in tape.roots if root.ref is not None]
-            lines = frozenset(op.nearest_line for op in made if op is not None)
-            if id(optimizer) in self._perhaps_new:
-                stage = self._stages[id(optimizer)] = self._stage_with(lines, stage)
-                self._perhaps_new.discard(id(optimizer))
-            self._losses.setdefault(stage, lines)
-            tape.stage = stage
+            tape.stage = stage = self._stages.taped(tape, stage, optimizer)
             self.patient.add_tape(tape)
             if stage not in self._stages_taped:
                 self._stages_taped.add(stage)

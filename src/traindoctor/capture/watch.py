@@ -299,9 +299,8 @@ class Watch:
         self.panel.hear(event, attentive=self.attention.attentive(count.step))
         ended = count.ends_with(event)
         if ended or isinstance(event, StepEnd):
-            hub.passed_unheard = (
-                False  # what comes is another step's, whoever has to step in this one
-            )
+            # What comes is another step's, whoever has to step in this one.
+            hub.passed_unheard = False
         if ended:
             self._close_step()
 

@@ -57,9 +57,12 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     too_small = rounded_away(tape, dark)
     dark = [name for name in dark if name not in too_small]
     reached = {name for t in every for name, gradient in t.fresh.items() if gradient is not None}
-    early = reached.issuperset(silent) and tape.step < SETTLED
-    moving = hidden + values_that_matter(tape, dark, one_by_one=not early)
-    if moving and early:
+    early = tape.step < SETTLED
+    # Where the answer would be "too early" for each of them, nobody needs to know which.
+    moving = hidden + values_that_matter(
+        tape, dark, one_by_one=not (early and reached.issuperset(dark))
+    )
+    if moving and early and reached.issuperset(moving):
         raise TooEarly("weights that start at zero let no gradient through at the first steps")
     if dark and not moving and patient.asks_itself and tape.step == begun:
         raise TooEarly("what the model said without gradient before the step was not seen")

@@ -42,9 +42,9 @@ class Added:
 
 @exam(name="place_codes", title="Does every place have a code of its own", cost=4)
 def place_codes(patient: Patient) -> Mapping[str, Any]:
-    """Of the weights at `step`. `alike`: places that share their code with another one, of `places`. `gap`: how far what the model says of each place
-    (or its loss) moves when they are exchanged among themselves, `replaced`: when they hold what other examples have
-    there, `noise`: when every weight moves by one unit in its last place; all relative to its size."""
+    """With the weights at `step`. `alike`: places that share their code with another one, of `places`. `gap`: how far the
+    outputs of the places (or the loss) move when those are exchanged among themselves, `replaced`: when they hold what
+    other examples have there, `noise`: when every weight moves by one unit in its last place; all relative."""
     tape = patient.tape
     assert tape is not None
     require_faithful(tape)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import BackwardBegin, BackwardEnd, Clipped, Event, StepBegin, Unscaled
-from traindoctor.ground.names import local
 from traindoctor.probes.base import Cost, Later
+from traindoctor.probes.some_values import some_values
 from traindoctor.record import RecordWriter
 
 # Values of each clipped parameter, evenly spread, that say whether a script updates it by hand.
@@ -85,7 +85,7 @@ class ClipOrder:
     def _weights(self) -> Tensor | None:
         """Some values of each parameter of the last clip call."""
         values = [
-            local(p).detach().flatten()[:: max(1, local(p).numel() // WATCHED_VALUES)].float()
+            some_values(p, WATCHED_VALUES).float()
             for ref in self._watched
             if (p := ref()) is not None
         ]

@@ -26,6 +26,7 @@ from traindoctor.events import (
 from traindoctor.ground.names import local
 from traindoctor.ground.trees import ModuleTrees
 from traindoctor.probes.base import Cost
+from traindoctor.probes.some_values import some_values
 from traindoctor.record import RecordWriter
 
 # Looked at often at first, where a fault of construction is decided, then now and then: experts that a
@@ -41,15 +42,20 @@ MOVING_VALUES = 64
 
 
 @dataclass
-class Gradients:
-    """Of one parameter: how many gradients were seen at looks while no optimizer held it."""
+class Known:
+    """Of one parameter that was looked at."""
 
     parameter: weakref.ref[Tensor]
     unheld: int = 0
+    """Gradients that were seen at looks while no optimizer held it."""
     step: int = -1
-    """Where the latest was new."""
+    """Where the latest gradient was new."""
     last: tuple[weakref.ref[Tensor], int] | None = None
-    """The latest, and its version then."""
+    """The latest gradient, and its version then."""
+    first_values: Tensor | None = None
+    """Some of its values when it was first seen to be in no optimizer."""
+    held_elsewhere: bool | None = None
+    """Whether an optimizer holds it that has not stepped yet; None: not searched for."""
 
 
 class Coverage:
@@ -71,13 +77,9 @@ class Coverage:
         self.trees = ModuleTrees()
         self._optimizers: dict[int, tuple[weakref.ref[torch.optim.Optimizer], int]] = {}
         """With the step that was under way when each was first heard of."""
-        self._gradients: dict[int, Gradients] = {}
-        """By parameter: those that were looked at."""
+        self._known: dict[int, Known] = {}
+        """By identity, which a later parameter may get again."""
         self._looks = 0
-        self._searched: set[int] = set()
-        self._held_elsewhere: set[int] = set()
-        self._first_seen: dict[int, Tensor] = {}
-        """Some values of parameters that no optimizer holds."""
         self._steps = self._backwards = self._step = 0
         self._first_values: list[Tensor] | None = None
         self._weights_changed: bool | None = None
@@ -138,7 +140,7 @@ class Coverage:
         """The script trains something else now: what was seen before says nothing about it."""
         self._since, self._looks = step, 0
         self.trees = ModuleTrees()
-        self._gradients.clear()
+        self._known.clear()
 
     def _watch_weights(self, asked: Iterable[Tensor]) -> None:
         """Of the parameters that got a gradient. A script may train other tensors in their place (functional_call)."""
@@ -179,12 +181,12 @@ class Coverage:
         missing = [
             (name, p)
             for name, p in trained
-            if p.requires_grad and id(p) not in held_ids and self._gradients_of(p).unheld
+            if p.requires_grad and id(p) not in held_ids and self._of(p).unheld
         ]
         stale = [
             p
             for p, first in begun
-            if p.requires_grad and id(p) not in in_trees and self._gradients_of(p).step < first
+            if p.requires_grad and id(p) not in in_trees and self._of(p).step < first
         ]
         missing = [one for one in self._not_held_elsewhere(missing) if not self._moves(one[1])]
         total = _norm([p.grad for _, p in trained if p.grad is not None]) if missing else 0.0
@@ -208,43 +210,46 @@ class Coverage:
 
     def _meet(self, parameter: Tensor, gradient: Tensor, step: int, *, held: bool) -> None:
         """Counts a gradient that was not there at the last look: a model that is no longer trained keeps its last one."""
-        known = self._gradients_of(parameter)
+        known = self._of(parameter)
         before, known.last = known.last, (weakref.ref(gradient), gradient._version)
         new = before is None or before[0]() is not gradient or before[1] != gradient._version
         known.unheld += new and not held
         known.step = step if new else known.step
 
-    def _gradients_of(self, parameter: Tensor) -> Gradients:
-        known = self._gradients.get(id(parameter))
+    def _of(self, parameter: Tensor) -> Known:
+        known = self._known.get(id(parameter))
         if known is None or known.parameter() is not parameter:
-            known = self._gradients[id(parameter)] = Gradients(weakref.ref(parameter))
+            known = self._known[id(parameter)] = Known(weakref.ref(parameter))
         return known
 
     def _moves(self, parameter: Tensor) -> bool:
         """Whether it changes all the same: from a master copy that an optimizer holds, or by hand."""
-        now = parameter.detach().flatten()[:: max(1, parameter.numel() // MOVING_VALUES)].clone()
-        first = self._first_seen.setdefault(id(parameter), now)
+        known, now = self._of(parameter), some_values(parameter, MOVING_VALUES)
+        if known.first_values is None:
+            known.first_values = now
+        first = known.first_values
         return first.shape == now.shape and not torch.equal(first, now)
 
     def _described(self, name: str | None, parameter: Tensor) -> dict[str, Any]:
         return {
             "name": name,
             "shape": list(parameter.shape),
-            "looks_with_gradient": self._gradients_of(parameter).unheld,
+            "looks_with_gradient": self._of(parameter).unheld,
         }
 
     def _not_held_elsewhere(self, missing: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
         """Without what an optimizer holds that has not stepped yet (a second player, a later stage)."""
-        new = {id(p) for _, p in missing} - self._searched
+        new = [p for _, p in missing if self._of(p).held_elsewhere is None]
         if new:
-            self._searched |= new
-            self._held_elsewhere |= new & {
+            held = {
                 id(p)
                 for optimizer in live_optimizers()
                 for group in optimizer.param_groups
                 for p in group["params"]
             }
-        return [(name, p) for name, p in missing if id(p) not in self._held_elsewhere]
+            for p in new:
+                self._of(p).held_elsewhere = id(p) in held
+        return [(name, p) for name, p in missing if not self._of(p).held_elsewhere]
 
 
 def trained_before(roots: Iterable[torch.nn.Module]) -> bool | None:

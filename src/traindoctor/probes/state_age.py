@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import Event, StepBegin, StepEnd
-from traindoctor.ground.names import local
 from traindoctor.probes.base import Cost
+from traindoctor.probes.some_values import some_values
 from traindoctor.record import RecordWriter
 
 # Values by which a parameter is known again, evenly spread.
@@ -68,7 +68,7 @@ class StateAge:
                     weakref.ref(parameter),
                     weakref.ref(event.optimizer),
                     _count(state) or 0.0,
-                    _some_values(parameter),
+                    some_values(parameter, SOME),
                 )
                 self._latest = self._last[id(parameter)] = stepped
                 self._own[id(parameter), id(event.optimizer)] = stepped
@@ -80,7 +80,7 @@ class StateAge:
         state = optimizer.state.get(parameter) or {}
         if last is None or last.parameter() is not parameter:
             goes_on = self._latest is not None and _same(
-                _some_values(parameter), self._latest.values
+                some_values(parameter, SOME), self._latest.values
             )
             return not state if goes_on else None
         waiting = self._waiting.pop(at, None)
@@ -107,11 +107,6 @@ def _followed(optimizer: torch.optim.Optimizer) -> Tensor | None:
             if parameter.grad is not None:
                 return parameter  # type: ignore[no-any-return]
     return None
-
-
-def _some_values(parameter: Tensor) -> Tensor:
-    flat = local(parameter).detach().flatten()
-    return flat[:: max(1, flat.numel() // SOME)].clone()
 
 
 def _same(values: Tensor, others: Tensor) -> bool:

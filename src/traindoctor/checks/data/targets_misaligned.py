@@ -47,8 +47,8 @@ def targets_misaligned(record: Record) -> Outcome | None:
     `labels=input_ids` and do not shift before.
     ## When it stays silent
     A source that an encoder and a decoder copy. Masked language models, taggers, classifiers, copying and reversing
-    tasks have no exact shift or are meant to have one. Where one loss of the step has +1, others with +2, +3 are heads that look further ahead. Targets that
-    equal the inputs are right where the scores lag behind them: a start token put before the embeddings, an action that is
+    tasks have no exact shift or are meant to have one. Where one loss of the step has +1, others with +2, +3 are heads
+    that look further ahead. Targets that equal the inputs are right where the scores lag behind them: a start token put before the embeddings, an action that is
     predicted at the place of its state.
     """
     result = wanted_exam(record, "shift")

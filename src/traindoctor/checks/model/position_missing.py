@@ -17,7 +17,7 @@ ORDER = 1e-3
 SETTLED = 10
 # A model that fits its data this well needs no order.
 FITS = 0.3
-# Share of the places whose code is another one's too. Sound: 0 in 34 runs with codes; the one sick script: all.
+# Share of the places whose code is another one's too. Sound: 0 in 34 runs with codes; the two sick scripts: all.
 ALIKE = 0.5
 
 
@@ -97,7 +97,7 @@ def told_apart(record: Record) -> Outcome | None:
         return None
     return position_missing.finding(
         evidence(
-            "change of what the model says when places with the same code are exchanged",
+            "change in the outputs when places with the same code are swapped",
             values["gap"],
             f"near the {values['replaced']:.2g} that other contents do",
             noise=values["noise"],
@@ -105,8 +105,8 @@ def told_apart(record: Record) -> Outcome | None:
         ),
         evidence("different codes", values["codes"], values["places"]),
         summary=f"{values['alike']} of {values['places']} places share their position code with another one, and "
-        "exchanging those changes nothing: the model cannot tell them apart",
-        remedy="Every place gets the same code: fill the table of positions, or let it be trained."
+        "swapping those changes nothing: the model cannot tell them apart",
+        remedy="Every place gets the same code: fill the position table, or let it train."
         if one_for_all
         else "Look at the codes of neighbouring places: on a grid each needs its row and its column.",
         line=values["line"],

@@ -48,9 +48,9 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
     `model.train()` at the start of each training phase, also after an evaluation; `model.eval()` before it.
     ## When it stays silent
     Models without dropout and BatchNorm; dropout that is off from the first step (of the run, or of a last stage with an
-    optimizer of its own) beside a frozen model that is asked at each step, as preference training does it; a last stage that begins in
-    evaluation mode without an evaluation before it; parts that are frozen in evaluation mode on purpose; passes without
-    gradient at most steps (sampling, pseudo-labels), teachers that follow the student (moving averages) or are
+    optimizer of its own) beside a frozen model that is asked at each step, as preference training does it; a last stage
+    that begins in evaluation mode without an evaluation before it; parts that are frozen in evaluation mode on purpose;
+    passes without gradient at most steps (sampling, pseudo-labels), teachers that follow the student (moving averages) or are
     asked several times per batch, and frozen features that a trained part works on.
     """
     taught = by_a_dropping_teacher(record)
@@ -75,7 +75,7 @@ def wrong_train_eval_mode(record: Record) -> Outcome | None:
         before, after = int(training.steps[max(0, first - 1)]), int(training.steps[first])
         if before < stage <= after and not evaluated(record, before, after):
             return wrong_train_eval_mode.clear(
-                "the last stage begins in evaluation mode, and not after an evaluation: it is meant so"
+                "the last stage starts in eval mode with no evaluation before it: taken as intended"
             )
         return wrong_train_eval_mode.finding(
             evidence(
