@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import BackwardBegin, BackwardEnd, Clipped, Event, StepBegin, Unscaled
+from traindoctor.ground.some_values import some_values
 from traindoctor.probes.base import Cost, Later
-from traindoctor.probes.some_values import some_values
 from traindoctor.record import RecordWriter
 
 # Values of each clipped parameter, evenly spread, that say whether a script updates it by hand.

@@ -24,9 +24,9 @@ from traindoctor.events import (
     StepBegin,
 )
 from traindoctor.ground.names import local
+from traindoctor.ground.some_values import some_values
 from traindoctor.ground.trees import ModuleTrees
 from traindoctor.probes.base import Cost
-from traindoctor.probes.some_values import some_values
 from traindoctor.record import RecordWriter
 
 # Looked at often at first, where a fault of construction is decided, then now and then: experts that a

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import Event, StepBegin, StepEnd
+from traindoctor.ground.some_values import some_values
 from traindoctor.probes.base import Cost
-from traindoctor.probes.some_values import some_values
 from traindoctor.record import RecordWriter
 
 # Values by which a parameter is known again, evenly spread.
