@@ -28,7 +28,8 @@ from traindoctor.diagnosis import consequences
 from traindoctor.doctor import Doctor, Stopped
 from traindoctor.doctor import watch as watch_block
 from traindoctor.exams import agenda
-from traindoctor.exams.base import Exam, exam
+from traindoctor.exams.base import Exam, TooEarly, exam
+from traindoctor.experiment.patient import Patient
 from traindoctor.record import Record, open_record
 
 
@@ -140,6 +141,28 @@ def test_an_exam_asked_for_again_waits_until_the_run_is_twice_as_far(
     assert steps[0] == 1
     assert all(later >= 2 * earlier for earlier, later in pairwise(steps))
     assert len(steps) <= agenda.MAX_ATTEMPTS
+
+
+def test_what_a_later_step_will_tell_is_asked_again(clinic: Clinic, watch: Watch) -> None:
+    """Refused on the first steps, and quickly: neither is it recorded as tried, nor is that its price."""
+    clinic.checks(leak)
+
+    def perform(patient: Patient) -> dict[str, float]:
+        if patient.current_step < 10:
+            raise TooEarly("9 batches were kept, and 14 are needed")
+        return {"moved": 0.5}
+
+    clinic.add("peek", 5, perform)
+    doctor = Doctor(watch, quiet=True, exams=clinic.table)
+    train(3)
+    watch.record_writer.flush()
+    assert doctor.agenda.attempts == {"peek": [1]}
+    assert open_record(watch.out).exam("peek") is None
+    assert doctor.agenda.price("peek") >= 5 * doctor.watch.governor.step_seconds / 2
+    train(30)
+    diagnosis = doctor.finish()
+    assert diagnosis is not None
+    assert [cause.finding.cause for cause in diagnosis.causes] == ["causal-mask-leak"]
 
 
 def test_a_costly_exam_waits_for_the_end(clinic: Clinic, watch: Watch) -> None:

@@ -157,7 +157,8 @@ class Doctor:
         result = self.agenda.perform(name, completed, seconds=seconds)
         if (why := self.watch.patient.stopped.get(exam_and_stage(name)[0])) is not None:
             self._say(f"a test was {why}; it is not tried again")
-        if result is not None:
+        # What a later step will tell has not been tested yet.
+        if result is not None and (self.finished or not result.values.get("too_early")):
             self.watch.record_writer.exam(result)
 
     def _look(self, completed: int) -> None:

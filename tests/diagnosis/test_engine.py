@@ -133,6 +133,16 @@ def test_a_later_stage_is_asked_again_and_judged_by_itself() -> None:
     assert isinstance(outcome(False), Finding)
 
 
+def test_a_test_that_was_stopped_leaves_the_run_open() -> None:
+    asked = NotJudged("lr-too-high", "stopped after 60 s", wants="experiment_rate_down")
+    stopped = ExamResult("experiment_rate_down", 9, "refused", {"stopped": True}, "stopped")
+    record = make_record(exams=[stopped])
+    assert unmade(record, [asked]) == ("experiment_rate_down",)
+    run = Run(30, unmade=unmade(record, [asked]))
+    judged = judge([asked, *[Clear("memory-leak", "flat")] * 3], run)
+    assert judged.verdict == "inconclusive"
+
+
 @pytest.mark.parametrize(("values", "left"), [({"too_early": True}, ("zero_factors",)), ({}, ())])
 def test_what_was_too_early_and_had_no_later_step_was_not_made(
     values: dict[str, bool], left: tuple[str, ...]

@@ -78,7 +78,8 @@ def _measured(record: Record) -> int | None:
 
 def unmade(record: Record, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """Exams that there was no time for, and those that were to be made once more on a later step, and were not."""
-    again = [name for name, made in _asked_again(record, outcomes) if made.done]
+    asked = _asked_again(record, outcomes)
+    again = [name for name, made in asked if made.done or made.values.get("stopped")]
     return (*(record.fact("doctor.unmade") or ()), *again)
 
 

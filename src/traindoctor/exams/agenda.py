@@ -79,9 +79,9 @@ class Agenda:
         attempts = self.attempts.get(name, [])
         if not attempts:
             return True
-        if len(attempts) >= MAX_ATTEMPTS or attempts[-1] >= completed:
-            return False
-        return ended or completed >= 2 * attempts[-1] + AGAIN_AFTER
+        if ended or len(attempts) >= MAX_ATTEMPTS:
+            return ended and attempts[-1] < completed
+        return completed >= 2 * attempts[-1] + AGAIN_AFTER
 
     def price(self, name: str, *, least: bool = False) -> float:
         """Seconds: learned where it was performed, else the exam's own guess in steps."""
@@ -114,7 +114,9 @@ class Agenda:
         self.patient.hard_host_bytes, self.patient.hard_device_bytes = memory.working_room()
         result = self._at_its_stage(exam, name)
         memory.given_back()
-        self.prices[name] = time.perf_counter() - began
+        took = time.perf_counter() - began
+        # A refusal is quick: it does not say what the exam itself will take.
+        self.prices[name] = took if result.done else max(took, self.price(name))
         if (why := self.patient.stopped.get(exam.name)) is not None:
             self._fault(f"the exam {exam.name} was {why}; it is not tried again")
         return result

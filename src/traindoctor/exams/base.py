@@ -75,7 +75,7 @@ class Exam:
         except Overdue as overdue:
             took = time.perf_counter() - begin
             patient.stopped[self.name] = text = f"stopped after {took:.1f} s: {overdue}"
-            return ExamResult(self.name, step, "refused", {}, text, took)
+            return ExamResult(self.name, step, "refused", {"stopped": True}, text, took)
         except (NotApplicable, NotPossible, ReplayError) as error:
             took = time.perf_counter() - begin
             reason: Exception = error

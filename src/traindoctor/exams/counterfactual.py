@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, TooEarly, exam
 from traindoctor.experiment.arrival import by_hand
 from traindoctor.experiment.snapshot import FIRST_STEPS, LATER_STEPS
-from traindoctor.experiment.trial import Change, Plan, Trial
+from traindoctor.experiment.trial import MIN_BATCHES, Change, Plan, Trial
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
@@ -80,6 +80,8 @@ def late_plan(patient: Patient, runs: int = 4) -> Plan:
 def plan_in_time(patient: Patient, snapshot: Snapshot, steps: int, runs: int) -> Plan:
     """All the steps, or half of them where `runs` of the whole would take longer than the patient has."""
     keeper = patient.snapshot
+    if len(snapshot.logs) < MIN_BATCHES:
+        raise TooEarly(f"{len(snapshot.logs)} batches were kept, and {MIN_BATCHES} are needed")
 
     def plan_of(count: int) -> Plan:
         return Plan.of(

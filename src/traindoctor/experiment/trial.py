@@ -37,6 +37,7 @@ from traindoctor.tape.unit_clipping import clip_units
 
 # Fewer steps than this show nothing, whatever is changed.
 MIN_STEPS = 10
+MIN_BATCHES = MIN_STEPS + HELD_OUT
 # The last iterates whose mean is judged: it takes out what annealing alone brings.
 AVERAGED = 10
 # A loss at this many times its start (plus a nat) will not come back within the experiment.
@@ -132,17 +133,15 @@ class Plan:
         others = [(t, logs[s]) for s, t in tapes.items() if s in logs]
         data = map_data(tape, log, others)
         usable = [one for one in snapshot.logs if data.fits(one)]
-        if len(usable) < MIN_STEPS + HELD_OUT:
+        if len(usable) < MIN_BATCHES:
             few = f"{len(usable)} of {len(snapshot.logs)} kept batches have the shape of the taped one"
             try:
                 data = data.stretched(log, others)
             except ReplayError as error:
                 raise ReplayError(f"{few}, and {error}") from error
             usable = [one for one in snapshot.logs if data.fits(one)]
-        if len(usable) < MIN_STEPS + HELD_OUT:
-            raise ReplayError(
-                f"{len(usable)} batches were kept, and {MIN_STEPS + HELD_OUT} are needed"
-            )
+        if len(usable) < MIN_BATCHES:
+            raise ReplayError(f"{len(usable)} batches were kept, and {MIN_BATCHES} are needed")
         steps = min(steps, len(usable) - HELD_OUT)
         missing = {n for group in snapshot.groups for n in group} - set(snapshot.parameters)
         if missing:

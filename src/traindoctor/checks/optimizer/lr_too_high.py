@@ -66,9 +66,7 @@ def lr_too_high(record: Record) -> Outcome | None:
         return lr_too_high.not_judged("the same run at a lower rate has not been tried", wants=EXAM)
     trial = Experiment.of(result)
     if trial is None:
-        if reached is not None and reached.fell:
-            return lr_too_high.clear("the loss falls, and neither rises nor rebounds")
-        return lr_too_high.not_judged(result.reason)
+        return lr_too_high.not_judged(result.reason, wants=EXAM)
     if not trial.faithful:
         return lr_too_high.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
     share = _share_that_learns(trial)

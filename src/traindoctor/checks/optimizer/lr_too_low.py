@@ -77,7 +77,7 @@ def lr_too_low(record: Record) -> Outcome | None:
     trial = Experiment.of(result)
     if trial is None:
         moved = ratio_seen * record.num_steps
-        return nowhere(record, rate, moved) or lr_too_low.not_judged(result.reason)
+        return nowhere(record, rate, moved) or lr_too_low.not_judged(result.reason, wants=EXAM)
     if trace.decayed and trace.highest(trial.start, trial.start + trial.steps) < 0.5 * trace.peak:
         return lr_too_low.clear("the rate is at the end of a decay: its schedule is judged instead")
     if not trial.faithful or trial.control_blown:

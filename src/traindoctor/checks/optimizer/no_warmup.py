@@ -45,7 +45,7 @@ def no_warmup(record: Record) -> Outcome | None:
         if reached is not None and (reached.learned or (result and reached.fell)):
             return no_warmup.clear("the loss falls from the start")
         if result is not None:
-            return no_warmup.not_judged(result.reason)
+            return no_warmup.not_judged(result.reason, wants=EXAM)
         return no_warmup.not_judged("a warm-up has not been tried", wants=EXAM)
     if not trial.faithful:
         return no_warmup.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
