@@ -505,6 +505,21 @@ def test_a_term_of_the_loss_that_is_computed_without_gradient(model, data, heard
         assert term["share"] > 0.5
 
 
+@pytest.mark.parametrize("how", ["heard", "no_grad", "detach"])
+def test_a_penalty_of_a_helper_that_runs_without_gradient(model, data, how: str) -> None:
+    """It has no targets. One that is detached where it is added is left out on purpose."""
+    x, y = data
+
+    def compute() -> Tensor:
+        scores = model(x)
+        with torch.set_grad_enabled(how != "no_grad"):
+            penalty = -0.5 * (1 + scores - scores.exp()).sum(-1).mean()
+        return F.cross_entropy(scores, y) + (penalty.detach() if how == "detach" else penalty)
+
+    term = perform(printed_loss, patient_of(model, compute))["unheard"]
+    assert (term is not None) == (how == "no_grad")
+
+
 class OwnLoss(torch.autograd.Function):
     """A right cross-entropy by hand, as kernels are wrapped: its forward runs without gradients."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 from grids import CELL, COLUMN, ROW, D, N, T, examined, waves
+from torch import Tensor, nn
 
 from traindoctor.checks.base import Finding, NotApplicable, NotJudged, Outcome
 from traindoctor.checks.model.position_missing import position_missing
@@ -96,3 +98,37 @@ def test_nothing_is_missing_where_nothing_is_left_to_learn() -> None:
     losses = [1.6 * 0.9**step for step in range(60)]
     record = make_record({"loss.root": losses}, exams=[asked, result])
     assert isinstance(position_missing(record), NotApplicable)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda m, h: h + m.table[: h.shape[0]],
+        lambda m, h: torch.add(h, m.table.narrow(0, 0, len(h))),
+        lambda _, h: h + waves(torch.arange(len(h)), D)[:, None],
+    ],
+    ids=["sliced", "narrowed", "a buffer"],
+)
+def test_a_table_indexed_by_the_example(code: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    patient = examined(code, table=torch.randn(20, 1, D))
+    patient.current_step = 30
+    found = judged(patient)
+    assert isinstance(found, Finding)
+    assert "indexed by the example" in found.remedy
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda m, h: h + torch.randn(len(h), 1, D) * m.table,
+        lambda m, h: h + h.mean(1, keepdim=True) * m.table,
+        lambda m, h: h + torch.tanh(torch.rand(len(h), 1, 1) * m.table),
+    ],
+    ids=["noise", "of the content", "a time"],
+)
+def test_what_is_added_to_all_places_of_an_example_is_no_code_of_them(
+    code: Callable[[nn.Module, Tensor], Tensor],
+) -> None:
+    patient = examined(code, table=torch.randn(D))
+    patient.current_step = 30
+    assert isinstance(judged(patient), NotJudged)

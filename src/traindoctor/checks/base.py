@@ -206,17 +206,25 @@ class Check:
         if seen is not None:
             return seen
         for name in self.wants:
-            result = record.exam(name)
-            if result is None:
-                return NotJudged(self.slug, "not tested yet", wants=name, why="not-made")
-            if result.outcome == "not-applicable":
-                return NotApplicable(self.slug, result.reason)
-            if not result.done:
-                # What was refused on one step (nothing read yet, nothing taped) may be possible on a later one.
-                again = name if result.outcome == "refused" else None
-                return NotJudged(self.slug, result.reason, wants=again)
+            left_open = self.without(record, name)
+            if left_open is not None:
+                return left_open
         outcome = self.judge(record)
         return self.clear() if outcome is None else outcome
+
+    def without(self, record: Record, exam: str) -> Outcome | None:
+        """What follows where the exam has no result to judge by; None where it has one."""
+        result = record.exam(exam)
+        if result is None:
+            return NotJudged(self.slug, "not tested yet", wants=exam, why="not-made")
+        if result.outcome == "not-applicable":
+            return NotApplicable(self.slug, result.reason)
+        if result.done:
+            return None
+        # What was refused on one step (nothing read yet, nothing taped) may be possible on a later one.
+        return NotJudged(
+            self.slug, result.reason, wants=exam if result.outcome == "refused" else None
+        )
 
     def finding(
         self,

@@ -24,6 +24,7 @@ EXAMS: dict[str, str] = {
     "batched_forward": "batched_forward",
     "shift": "shift",
     "dependence": "dependence",
+    "numbers_seen": "numbers_seen",
     "positions": "positions",
     "place_codes": "place_codes",
     "softmax_axis": "softmax_axis",

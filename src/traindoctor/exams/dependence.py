@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 # How far weights are moved, as a share of their size, where nothing passes with those of the first step.
 STIRRED = 0.5
+# Losses, each with a look-up that it depends on, that are tried.
+MOST_PAIRS = 4
 
 
 @exam(name="dependence", title="Which outputs move when a token changes", cost=6)
@@ -52,7 +54,16 @@ def dependence(patient: Patient) -> Mapping[str, Any]:
     if not ends:
         raise nothing_beside_tokens(tape, found)
     require_faithful(tape)
-    pairs = [examine(tape, structure, e) for e in ends[:4]]
+    # Where the answers stand in the input, first: of many inputs not all can be tried.
+    ends.sort(key=lambda one: one.alignment is None)
+    pairs, untold = [], None
+    for one in ends[:MOST_PAIRS]:
+        try:
+            pairs.append(examine(tape, structure, one))
+        except ReplayError as error:
+            untold = error
+    if untold is not None and not pairs:
+        raise untold
     return {
         "pairs": pairs,
         "faithful": distance_from_step(tape),

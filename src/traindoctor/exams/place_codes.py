@@ -18,6 +18,7 @@ from torch import Tensor
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.experiment.moved_weights import as_of_now, nudged
 from traindoctor.graph.dropout import without_dropout
+from traindoctor.graph.origins import walk_back
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import require_faithful
@@ -25,6 +26,7 @@ from traindoctor.tape.ops import Ref
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.tape import StepTape
 
 # Fewer places are a pair of numbers, not a sequence.
 PLACES = 4
@@ -32,12 +34,18 @@ PLACES = 4
 
 @dataclass(frozen=True)
 class Added:
-    """`content + code`, with content (B, T, D) of the batch and one row of code for each place."""
+    """`content + code`, with content (B, T, D) of the batch and one row of code for each place, or for each example."""
 
     content: Ref
     code: Ref
     in_place: bool
+    by_example: bool
     line: str | None
+
+    def rows(self, code: Tensor, places: int) -> Tensor:
+        """(T, D): what is added to the places of one example."""
+        rows = code.detach().flatten(end_dim=-2)
+        return rows[:1].expand(places, -1) if self.by_example else rows
 
 
 @exam(name="place_codes", title="Does every place have a code of its own", cost=4)
@@ -64,7 +72,7 @@ def place_codes(patient: Patient) -> Mapping[str, Any]:
     for one in added:
         if one.in_place and one.content == first:  # what stands there at the end has the code in it
             content -= made[one.code].detach()
-    rows = torch.cat([made[one.code].detach().flatten(end_dim=-2) for one in added], dim=1)
+    rows = torch.cat([one.rows(made[one.code], content.shape[1]) for one in added], dim=1)
     codes, which = torch.unique(rows, dim=0, return_inverse=True)
     alike = int(sum(n for n in torch.bincount(which).tolist() if n > 1))
     values = {
@@ -72,6 +80,7 @@ def place_codes(patient: Patient) -> Mapping[str, Any]:
         "places": len(rows),
         "codes": len(codes),
         "alike": alike,
+        "by_example": added[0].by_example,
         "line": added[0].line,
     }
     if not alike:
@@ -128,12 +137,22 @@ def codes_added(structure: Structure) -> list[Added]:
             continue
         code, content = sorted(op.inputs, key=lambda ref: math.prod(structure.shape(ref)))
         shape, small = structure.shape(content), structure.shape(code)
-        # One row for each place, the same for all examples.
-        fits = len(shape) == 3 and small[-2:] == shape[-2:] and math.prod(small[:-2]) == 1
-        if fits and shape[0] > 1 and shape[1] >= PLACES and structure.of_data(content):
-            found.append(Added(content, code, content in op.outputs, op.line))
+        if len(shape) != 3 or shape[0] < 2 or shape[1] < PLACES or not structure.of_data(content):
+            continue
+        # One row for each place, the same for all examples; or of a table one for each example, the same for all places.
+        by_place = small[-2:] == shape[-2:] and math.prod(small[:-2]) == 1
+        by_example = small == (shape[0], 1, shape[2]) and of_a_table(structure.tape, code)
+        if by_place or by_example:
+            found.append(Added(content, code, content in op.outputs, by_example, op.line))
     length = structure.shape(found[0].content)[1] if found else 0
     return [one for one in found if structure.shape(one.content)[1] == length]
+
+
+def of_a_table(tape: StepTape, ref: Ref) -> bool:
+    """A part of a parameter or a buffer, as it is: no data, noise or time is in it."""
+    *_, (first, _) = walk_back(tape, ref)
+    kept = first in tape.constants and first not in tape.data_set
+    return kept or tape.name_of(first) is not None
 
 
 def exchanged(which: Tensor) -> Tensor:

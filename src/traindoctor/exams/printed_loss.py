@@ -154,7 +154,9 @@ def unheard_term(tape: StepTape, given: Mapping[str, Tensor]) -> dict[str, Any] 
                 and o.depends_on & PARAMETER
                 and (o.kind == "detach" or not o.grad_enabled)
             }
-            if op not in deaf or not sites_of(tape, [term]):
+            # A penalty has no targets; one that is detached on purpose says so where it is added.
+            helper = op is not None and op.kind != "detach" and op.depends_on == DATA | PARAMETER
+            if op not in deaf or not (helper or sites_of(tape, [term])):
                 continue
             replayed = replay(tape, gradients=True, look_through=deaf, want=[term])
             value = replayed[term]

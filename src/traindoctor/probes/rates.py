@@ -47,6 +47,7 @@ def describe(optimizer: torch.optim.Optimizer, given: Sequence[float] = ()) -> d
         settings |= {
             "num_parameters": sum(p.numel() for p in group["params"]),
             "num_tensors": len(group["params"]),
+            "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in group["params"]}),
         }
         settings |= {} if rate is None else {"given_lr": rate}
         groups.append(settings)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from traindoctor.checks.base import done_exam
+from traindoctor.checks.course import two_signs
 from traindoctor.record import Record, Series
 
 # Nats under the entropy of the labels from which on a model has learned something of them.
@@ -72,14 +73,16 @@ def share_of_variance(record: Record, steps: int = STEPS) -> float | None:
     error, variance = record.get("loss.squared"), record.get("target.variance")
     if error is None or variance is None:
         return None
-    if "loss.token" in record.names:
-        return None  # beside a loss over classes it is a term of its own, as between a student and its teacher
+    if "loss.token" in record.names or two_signs(record):
+        # Beside a loss over classes, or over rewards, it is a term of its own: a teacher's answers, the value of a state.
+        return None
     errors, variances = error_by_step(record, error.finite()), variance.finite()
     if len(errors) < STEPS or len(variances) < POINTS:
         return None
     level = float(np.mean(variances.values))
-    last = errors.values[-max(STEPS, steps) :]
-    return float(np.mean(last)) / level if level > 0 else None
+    # Late steps are measured more rarely: of too few of them there is no mean.
+    last = errors.values[errors.steps > errors.steps[-1] - max(STEPS, steps)]
+    return float(np.mean(last)) / level if level > 0 and len(last) >= POINTS else None
 
 
 def error_by_step(record: Record, error: Series) -> Series:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,9 +29,14 @@ def of_a_softmax(values: Mapping[str, Any]) -> bool:
     """The op is the exp or the log of a softmax, a log-sum-exp or a loss by hand."""
     if values.get("dtype") == "float16":
         return False  # there the range of the dtype is the cause
-    if values["op"] in EXPONENTIALS:
+    if values["op"] in EXPONENTIALS or adds_exponentials(values):
         return True
     return values["op"] in LOGARITHMS and bool(PROBABILITIES & set(values.get("chain") or ()))
+
+
+def adds_exponentials(values: Mapping[str, Any]) -> bool:
+    """What overflows is no exp itself, but what is made of its results: their sum."""
+    return bool(EXPONENTIALS & set((values.get("chain") or ())[:1]))
 
 
 @check(
@@ -44,7 +50,8 @@ def unstable_softmax(record: Record) -> Outcome | None:
     """
     ## What it does
     When loss or gradient stop being finite, replays that very step op by op and finds the first op that makes an
-    infinity or a NaN from finite input. An `exp` (or the `log` of a probability) with calm weights is this cause.
+    infinity or a NaN from finite input. An `exp`, a sum of such (or the `log` of a probability) with calm weights is this
+    cause.
     ## Why it matters
     exp(89) is infinite in float32, exp(12) in float16: one large score and the whole batch is NaN.
     ## How to fix
@@ -67,13 +74,14 @@ def unstable_softmax(record: Record) -> Outcome | None:
     values = result.values
     if not of_a_softmax(values):
         return unstable_softmax.clear(f"the first non-finite value comes from {values['op']}")
-    if not calm(record, values):
+    added = adds_exponentials(values)
+    # Exponentials are large where their exponents are not.
+    if not calm(record, {**values, "inputs": ()} if added else values):
         return unstable_softmax.clear("the weights had grown before")
     widest = (values["inputs"] or [{}])[0]
+    limit = "under 3e38" if added else "under 88"
     return unstable_softmax.finding(
-        evidence(
-            f"largest input of {values['op']}", widest.get("max"), "under 88", step=values["step"]
-        ),
+        evidence(f"largest input of {values['op']}", widest.get("max"), limit, step=values["step"]),
         evidence("results that are not finite", values["count"], 0, step=values["step"]),
         evidence(
             "largest weight",
@@ -83,7 +91,7 @@ def unstable_softmax(record: Record) -> Outcome | None:
         ),
         summary=(
             f"{values['op']} at {place(values)} makes {values['count']} non-finite values at step {values['step']}"
-            f" from inputs up to {widest.get('max')}, with calm weights"
+            f" from inputs up to {widest.get('max', math.nan):.4g}, with calm weights"
         ),
         where=values["module"] or None,
         line=place(values),

@@ -3,10 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
+from traindoctor.checks.base import NotApplicable, Outcome, check, evidence, wanted_exam
 from traindoctor.checks.course import above_level
 from traindoctor.record import Record
 
+TOKENS, NUMBERS = "dependence", "numbers_seen"
 # Movement of an earlier score when later tokens change, over the spread of scores. Sound masks: exactly 0 in 60
 # runs; a mask of -20 gives 2e-6 and harms nobody; faults gave 9e-4 (a soft mask of -10) to 6.
 LEAK = 1e-4
@@ -24,8 +25,8 @@ TOO_GOOD, STEPS, FRESH = 0.1, 20, 0.9
     code="MOD001",
     slug="causal-mask-leak",
     title="A prediction sees the token it has to predict",
-    wants=["dependence"],
     law=laws.UNSEEN,
+    undecided="a model that is meant to make its own input again sees its targets too",
     explains=("overfitting", "greedy-repetition", "undertrained"),
     urgent=True,
     essential=True,
@@ -34,7 +35,8 @@ def causal_mask_leak(record: Record) -> Outcome | None:
     """
     ## What it does
     Changes the second half of one row's tokens at the embedding call, runs the step again and looks whether
-    scores before the change move. "Supposed to be causal" is no setting: the targets are the next inputs.
+    scores before the change move. "Supposed to be causal" is no setting: the targets are the next inputs. For numbers
+    (series, frames, states, actions) each target is looked for in the batch by its value and changed where it stands.
     ## Why it matters
     The model copies the answer from its input: the loss falls below what is possible, generated text is garbage.
     ## How to fix
@@ -43,9 +45,15 @@ def causal_mask_leak(record: Record) -> Outcome | None:
     ## When it stays silent
     Masked language models, encoders and prefix models: their targets do not stand ahead in the input, or the
     places that see ahead do not count. A soft mask that lets through less than 1e-4. A source text that holds the
-    targets too (copying), beside a decoder whose own tokens are hidden until their turn.
+    targets too (copying), beside a decoder whose own tokens are hidden until their turn. Autoencoders, and numbers that noise
+    or a mask is laid over.
     """
-    result = wanted_exam(record, "dependence")
+    left_open = causal_mask_leak.without(record, TOKENS)
+    if isinstance(left_open, NotApplicable):
+        return of_numbers(record, left_open)
+    if left_open is not None:
+        return left_open
+    result = wanted_exam(record, TOKENS)
     pairs = [p for p in result.values["pairs"] if p["expects_causal"]]
     if not pairs:
         return causal_mask_leak.clear(
@@ -80,6 +88,43 @@ def causal_mask_leak(record: Record) -> Outcome | None:
         summary=f"A prediction sees the token it has to predict: later tokens reach back {pair['reach']} places",
         grade="exact",
     )
+
+
+def of_numbers(record: Record, no_tokens: Outcome) -> Outcome:
+    """The same for numbers: a series that predicts itself, an action beside the states that it answers."""
+    left_open = causal_mask_leak.without(record, NUMBERS)
+    if isinstance(left_open, NotApplicable):
+        return no_tokens
+    if left_open is not None:
+        return left_open
+    result = wanted_exam(record, NUMBERS)
+    pairs = [pair for pair in result.values["pairs"] if pair["finite"]]
+    if not pairs:
+        return causal_mask_leak.not_judged("the predictions are not finite")
+    for pair in pairs:
+        alike = not pair["ahead"] and reads_its_answer(pair)
+        if pair["own"] < LEAK or pair["other_rows"] > MIXED or not (pair["ahead"] or alike):
+            continue
+        return causal_mask_leak.finding(
+            evidence("movement of a prediction with its own target", pair["own"], 0.0, noise=1e-6),
+            where=pair.get("where"),
+            line=pair["line"],
+            since_step=0,
+            summary="A prediction sees the number it has to predict: "
+            + (
+                "it is given what it is asked to forecast"
+                if pair["ahead"]
+                else "it is read from the place where that number goes in"
+            ),
+            grade="exact" if pair["ahead"] else "statistic",
+        )
+    return causal_mask_leak.clear("no prediction of the future is given what it is asked for")
+
+
+def reads_its_answer(pair: dict[str, Any]) -> bool:
+    """Of several inputs, place by place, one is the target; what comes later is hidden, and nothing else is asked for."""
+    hidden = pair["before"] == 0 < pair["after"]
+    return bool(hidden and pair["beside"] and pair["as_it_is"] and pair["alone"])
 
 
 def is_a_source(pair: dict[str, Any], pairs: list[dict[str, Any]]) -> bool:

@@ -106,13 +106,19 @@ def told_apart(record: Record) -> Outcome | None:
         evidence("different codes", values["codes"], values["places"]),
         summary=f"{values['alike']} of {values['places']} places share their position code with another one, and "
         "swapping those changes nothing: the model cannot tell them apart",
-        remedy="Every place gets the same code: fill the position table, or let it train."
-        if one_for_all
-        else "Look at the codes of neighbouring places: on a grid each needs its row and its column.",
+        remedy=remedy(values),
         line=values["line"],
         since_step=0,
         grade="exact",
     )
+
+
+def remedy(values: Mapping[str, Any]) -> str:
+    if values.get("by_example"):
+        return "The position table is indexed by the example, not by the place: with `batch_first=True` take its rows by dimension 1."
+    if values["codes"] == 1:
+        return "Every place gets the same code: fill the position table, or let it train."
+    return "Look at the codes of neighbouring places: on a grid each needs its row and its column."
 
 
 def without_order(record: Record, pair: Mapping[str, Any], step: int) -> Outcome:

@@ -54,8 +54,10 @@ def fp16_underflow(record: Record) -> Outcome | None:
     values = result.values
     if "float16" not in values["dtypes"]:
         return fp16_underflow.clear("the step does not compute in float16")
-    tiny = [g["eps"] for g in groups_of(record) if 0 < float(g.get("eps") or 1.0) < SMALLEST]
-    if values["weights"] == "float16" and tiny:
+    # The model's weights may be filled from copies that the optimizer holds.
+    half = [g for g in groups_of(record) if "float16" in g.get("dtypes", [values["weights"]])]
+    tiny = [g["eps"] for g in half if 0 < float(g.get("eps") or 1.0) < SMALLEST]
+    if tiny:
         return fp16_underflow.finding(
             evidence("eps of the optimizer", tiny[0], "6e-8 and more"),
             summary=f"the optimizer's state is float16, where eps = {tiny[0]:g} is 0",
