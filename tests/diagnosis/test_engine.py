@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from traindoctor.checks import BY_SLUG, CHECKS, laws
@@ -10,7 +11,7 @@ from traindoctor.diagnosis import diagnose, examine, explain, overhead_percent, 
 from traindoctor.diagnosis.engine import too_early, unmade
 from traindoctor.diagnosis.verdict import Run, judge
 from traindoctor.errors import TraindoctorError
-from traindoctor.record import ExamResult, Record, make_record
+from traindoctor.record import ExamResult, LayerSeries, Record, Series, make_record
 
 
 @check(
@@ -131,6 +132,23 @@ def test_a_later_stage_is_asked_again_and_judged_by_itself() -> None:
     assert asked.wants == "sharing@1"
     assert isinstance(outcome(True), Clear)
     assert isinstance(outcome(False), Finding)
+
+
+@pytest.mark.parametrize("begins", [{0: 1, 80: 2}, {0: 1}, {10 * n: n + 1 for n in range(8)}])
+def test_nothing_is_pooled_over_the_beginning_of_a_new_optimizer(begins: dict[int, int]) -> None:
+    """Updates are lost in the second stage only; an optimizer that is made anew all the time begins none."""
+    lost = LayerSeries(
+        "update.lost",
+        ("weight",),
+        np.array([1, 16, 40, 60, 70, 100, 140]),
+        np.array([[0.0]] * 5 + [[0.9]] * 2, dtype=np.float32),
+    )
+    began = Series("optim.objects", np.array([*begins]), np.array([*begins.values()], dtype=float))
+    record = Record(
+        series={"optim.objects": began}, layers={"update.lost": lost}, facts={"run.steps": 160}
+    )
+    [outcome] = examine(record, checks=[BY_SLUG["low-precision-updates-lost"]])
+    assert isinstance(outcome, Finding if len(begins) == 2 else Clear)
 
 
 def test_a_test_that_was_stopped_leaves_the_run_open() -> None:

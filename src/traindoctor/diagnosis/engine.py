@@ -19,7 +19,7 @@ from traindoctor.diagnosis.symptoms import symptoms
 from traindoctor.diagnosis.verdict import ENOUGH_STEPS, RUN, Diagnosis, Run, judge
 from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.record import ExamResult, Record, open_record
-from traindoctor.record.stages import later_stages, of_the_stage
+from traindoctor.record.stages import later_stages, of_the_stage, stretches
 
 # An exam nobody has timed yet counts as this much, in the unit of the others (steps or seconds).
 UNKNOWN_COST = 1.0
@@ -110,7 +110,7 @@ def examine(
 ) -> list[Outcome]:
     """Every check's outcome. A check that fails judges nothing, and its fault is told."""
     outcomes: list[Outcome] = []
-    stages = later_stages(record)
+    stages, parts = later_stages(record), stretches(record)
     for check in checks:
         try:
             # Numbers of sick runs overflow and divide by zero; that is what they are read for.
@@ -119,6 +119,9 @@ def examine(
                 for stage, part in stages:
                     if not isinstance(outcome, Finding):
                         outcome = _of_both(outcome, check(part), stage)
+                for part in parts:
+                    if not proven(outcome) and proven(found := check(part)):
+                        outcome = found
         except RecordError:  # no check can judge a record that cannot be read
             raise
         except Exception as error:  # one broken check must not cost the verdict of the others
@@ -129,6 +132,13 @@ def examine(
                 notes.append(f"the test for {check.slug} failed: {fault}")
         outcomes.append(outcome)
     return outcomes
+
+
+def proven(outcome: Outcome) -> bool:
+    return isinstance(outcome, Finding) and (outcome.status, outcome.grade) == (
+        "confirmed",
+        "exact",
+    )
 
 
 def _of_both(whole: Outcome, part: Outcome, stage: int) -> Outcome:

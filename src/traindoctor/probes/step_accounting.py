@@ -31,6 +31,8 @@ BYTES_PER_ELEMENT = 56
 # Whatever the governor says of its price: an early step, so that a short run has one account, and one when
 # the moments have filled. Step 0 says little: zero-initialised adapters give others no gradient yet.
 ALWAYS = (1, 16)
+# ... of so many optimizers: a script may make a new one at every epoch.
+MOST_OPTIMIZERS = 4
 
 
 @dataclass(frozen=True)
@@ -214,18 +216,30 @@ class StepAccounting:
         self._result: tuple[Account, list[Account], bool, str] | None = None
         self._refusal: str | None = None
         self._refused: list[weakref.ref[torch.optim.Optimizer]] = []
+        self._heard: list[tuple[weakref.ref[torch.optim.Optimizer], int]] = []
         self._columns: list[str] = []
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin) and event.wants_grad:
             self.trees.learn(event.module)
         elif isinstance(event, StepBegin):
-            if event.step in ALWAYS or (due and event.step > 0):
+            if self._steps_heard(event.optimizer) in ALWAYS or (due and event.step > 0):
                 self._begin(event.optimizer)
         elif isinstance(event, StepEnd) and self._capture is not None:
             capture, self._capture = self._capture, None
             if capture.optimizer is event.optimizer:
                 self._end(capture)
+
+    def _steps_heard(self, optimizer: torch.optim.Optimizer) -> int | None:
+        """Of this optimizer, this one not counted; None where too many others came before it."""
+        for number, (known, steps) in enumerate(self._heard):
+            if known() is optimizer:
+                self._heard[number] = known, steps + 1
+                return steps
+        if len(self._heard) >= MOST_OPTIMIZERS:
+            return None
+        self._heard.append((weakref.ref(optimizer), 1))
+        return 0
 
     def _begin(self, optimizer: torch.optim.Optimizer) -> None:
         self._capture = None
