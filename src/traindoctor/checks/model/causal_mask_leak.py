@@ -17,6 +17,10 @@ MIXED = 1e-4
 ATTENTION = frozenset(
     "softmax matmul bmm __matmul__ einsum baddbmm scaled_dot_product_attention multi_head_attention_forward".split()
 )
+BESIDE = (
+    "Read the prediction from a place before its answer goes in: of the tokens return, state, action the action is read "
+    "from the state."
+)
 # Better than a count model that sees four tokens back, on rows never seen: only a leak does that so early.
 TOO_GOOD, STEPS, FRESH = 0.1, 20, 0.9
 
@@ -106,7 +110,13 @@ def of_numbers(record: Record, no_tokens: Outcome) -> Outcome:
         if pair["own"] < LEAK or pair["other_rows"] > MIXED or not (pair["ahead"] or alike):
             continue
         return causal_mask_leak.finding(
-            evidence("movement of a prediction with its own target", pair["own"], 0.0, noise=1e-6),
+            evidence(
+                "change of a prediction when its own target is changed in the input",
+                pair["own"],
+                0.0,
+                noise=1e-6,
+                step=result.step,
+            ),
             where=pair.get("where"),
             line=pair["line"],
             since_step=0,
@@ -116,6 +126,7 @@ def of_numbers(record: Record, no_tokens: Outcome) -> Outcome:
                 if pair["ahead"]
                 else "it is read from the place where that number goes in"
             ),
+            remedy=None if pair["ahead"] else BESIDE,
             grade="exact" if pair["ahead"] else "statistic",
         )
     return causal_mask_leak.clear("no prediction of the future is given what it is asked for")
