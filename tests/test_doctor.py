@@ -36,7 +36,7 @@ from traindoctor.record import Record, open_record
 @check(
     code="TST001", slug="causal-mask-leak", title="Sees the future", wants=["peek"], law=laws.UNSEEN
 )
-def leak(record: Record) -> Outcome | None:
+def leak(record: Record) -> Outcome:
     """
     ## How to fix
     Mask it.
@@ -44,7 +44,7 @@ def leak(record: Record) -> Outcome | None:
     result = record.exam("peek")
     assert result is not None
     if result.values["moved"] == 0:
-        return None
+        return leak.clear("nothing moves")
     return leak.finding(
         evidence("moved", result.values["moved"], 0.0, noise=1e-6), grade="exact", since_step=0
     )
@@ -266,7 +266,7 @@ def test_what_could_explain_the_cause_is_still_asked(clinic: Clinic, watch: Watc
         wants=["flow"],
         law=laws.REACHED,
     )
-    def flows(record: Record) -> Outcome | None:
+    def flows(record: Record) -> Outcome:
         return flows.finding(
             evidence("gradient", 0.0, 1.0, noise=1e-6), grade="exact", since_step=0
         )

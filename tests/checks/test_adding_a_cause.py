@@ -31,7 +31,7 @@ from traindoctor.record import Record
     urgent=True,
     essential=True,
 )
-def tide_too_high(record: Record) -> Outcome | None:
+def tide_too_high(record: Record) -> Outcome:
     """
     ## What it does
     Reads the tide.
@@ -42,7 +42,7 @@ def tide_too_high(record: Record) -> Outcome | None:
     if tide is None:
         return tide_too_high.not_judged("no tide was seen")
     if tide.median() < 1.0:
-        return None
+        return tide_too_high.clear("the tide is out")
     return tide_too_high.finding(evidence("tide, metres", tide, 0.0), grade="exact")
 '''
 FLOOD = {"grad.leftover_norm": [0.0] + [2.0] * 9, "sea.tide": [3.0] * 10}

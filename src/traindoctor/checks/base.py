@@ -148,7 +148,7 @@ class Check:
     code: str
     slug: str
     title: str
-    judge: Callable[[Record], Outcome | None]
+    judge: Callable[[Record], Outcome]
     needs: tuple[str, ...] = ()
     """Series without which nothing is judged, each with `min_steps` points."""
     wants: tuple[str, ...] = ()
@@ -209,8 +209,7 @@ class Check:
             left_open = self.without(record, name)
             if left_open is not None:
                 return left_open
-        outcome = self.judge(record)
-        return self.clear() if outcome is None else outcome
+        return self.judge(record)
 
     def without(self, record: Record, exam: str) -> Outcome | None:
         """What follows where the exam has no result to judge by; None where it has one."""
@@ -267,8 +266,9 @@ class Check:
             undecided=undecided if status == "likely" else None,
         )
 
-    def clear(self, by: str | None = None) -> Clear:
-        return Clear(self.slug, by or ", ".join((*self.wants, *self.needs)) or "the record")
+    def clear(self, by: str) -> Clear:
+        """`by` is what was seen, in words of the field."""
+        return Clear(self.slug, by)
 
     def not_judged(
         self, reason: str, *, wants: str | None = None, why: Why | None = None
@@ -347,10 +347,10 @@ def check(
     without_cure: bool = False,
     of_optimizer: bool = False,
     over_batches: bool = False,
-) -> Callable[[Callable[[Record], Outcome | None]], Check]:
+) -> Callable[[Callable[[Record], Outcome]], Check]:
     """Makes a Check of a function. It registers nothing: checks/__init__.py finds it by its file."""
 
-    def build(judge: Callable[[Record], Outcome | None]) -> Check:
+    def build(judge: Callable[[Record], Outcome]) -> Check:
         return Check(
             code=code,
             slug=slug,

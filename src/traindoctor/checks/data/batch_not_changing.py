@@ -30,7 +30,7 @@ DRAWN_AGAIN = 2
     explains=("overfitting", "data-not-shuffled", "ranks-see-same-data"),
     over_batches=True,
 )
-def batch_not_changing(record: Record) -> Outcome | None:
+def batch_not_changing(record: Record) -> Outcome:
     """
     ## What it does
     Compares a fingerprint of the batch's rows, whatever their order, with the step before, and counts how many

@@ -24,7 +24,7 @@ NOT_LEARNED = 0.8
     explains=("overfitting", "gradients-exploding", "lr-too-high", *NOT_LEARNING),
     over_batches=True,
 )
-def data_not_shuffled(record: Record) -> Outcome | None:
+def data_not_shuffled(record: Record) -> Outcome:
     """
     ## What it does
     Measures how alike the labels inside one batch are, against the same rows dealt to batches at random (a

@@ -51,7 +51,7 @@ LONG = 5
     explains=("overfitting", "lr-too-low", *NOT_LEARNING),
     over_batches=True,
 )
-def labels_unrelated(record: Record) -> Outcome | None:
+def labels_unrelated(record: Record) -> Outcome:
     """
     ## What it does
     Sums the squared correlations between what stands in an example and its targets, and compares the sum with

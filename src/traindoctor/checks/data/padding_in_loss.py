@@ -16,7 +16,7 @@ SHARE, ROWS = 0.15, 0.3
     law=laws.PADDING,
     explains=("greedy-repetition", "undertrained"),
 )
-def padding_in_loss(record: Record) -> Outcome | None:
+def padding_in_loss(record: Record) -> Outcome:
     """
     ## What it does
     Finds the constant tail (or head) of each row of targets, of a token that the rows going in end with as well and

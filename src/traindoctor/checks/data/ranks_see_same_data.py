@@ -16,7 +16,7 @@ LEAST_STEPS = 8
     law=laws.ANEW,
     explains=("overfitting",),
 )
-def ranks_see_same_data(record: Record) -> Outcome | None:
+def ranks_see_same_data(record: Record) -> Outcome:
     """
     ## What it does
     Compares the checksums of the batches (inputs and targets) of all ranks, step by step. Where no batch can be

@@ -31,7 +31,7 @@ TEXT_NATS = 0.1
     urgent=True,
     essential=True,
 )
-def targets_misaligned(record: Record) -> Outcome | None:
+def targets_misaligned(record: Record) -> Outcome:
     """
     ## What it does
     Compares the targets at the loss with the tokens at the embedding, place by place, on one batch. A constant

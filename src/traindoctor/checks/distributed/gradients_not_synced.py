@@ -19,7 +19,7 @@ LEAST_STEPS = 2
     undecided="the ranks did not start from equal weights",
     explains=("ranks-diverged", *NOT_LEARNING),
 )
-def gradients_not_synced(record: Record) -> Outcome | None:
+def gradients_not_synced(record: Record) -> Outcome:
     """
     ## What it does
     Compares, between the ranks, checksums of the gradients that the optimizer gets and of the weights, bit for

@@ -18,7 +18,7 @@ SHARED = 0.9
     law=laws.REPLICAS,
     explains=NOT_LEARNING,
 )
-def ranks_diverged(record: Record) -> Outcome | None:
+def ranks_diverged(record: Record) -> Outcome:
     """
     ## What it does
     Compares checksums of the weights of all ranks, before the first step and after sampled steps, bit for bit.

@@ -30,7 +30,7 @@ SAME = 1e-3
     outcome_only=True,
     over_batches=True,
 )
-def overfitting(record: Record) -> Outcome | None:
+def overfitting(record: Record) -> Outcome:
     """
     ## What it does
     Compares the course of the evaluation loss with that of the training loss after the evaluation loss was

@@ -14,7 +14,7 @@ LOOPS, FEW = 0.5, 0.15
     undecided="how a text is decoded is a choice, and no law",
     outcome_only=True,
 )
-def greedy_repetition(record: Record) -> Outcome | None:
+def greedy_repetition(record: Record) -> Outcome:
     """
     ## What it does
     Lets the model continue rows of its own batch, once with the likeliest token and once by sampling, and counts

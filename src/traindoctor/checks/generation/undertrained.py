@@ -28,7 +28,7 @@ SIGMAS = 3.0
     explains=("greedy-repetition",),
     outcome_only=True,
 )
-def undertrained(record: Record) -> Outcome | None:
+def undertrained(record: Record) -> Outcome:
     """
     ## What it does
     Compares the loss with that of counting pairs of tokens in the same data, and looks whether it still falls.

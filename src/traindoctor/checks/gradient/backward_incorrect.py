@@ -46,7 +46,7 @@ MODULE = "guilty_module"
     urgent=True,
     essential=True,
 )
-def backward_incorrect(record: Record) -> Outcome | None:
+def backward_incorrect(record: Record) -> Outcome:
     """
     ## What it does
     Replays the step in its own precision with autograd seeing into the forward of every `autograd.Function`, and

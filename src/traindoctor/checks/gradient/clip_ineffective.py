@@ -19,7 +19,7 @@ STEPS = 8
     law=laws.RULE,
     explains=("gradients-exploding", "fp16-overflow", *NOT_LEARNING),
 )
-def clip_ineffective(record: Record) -> Outcome | None:
+def clip_ineffective(record: Record) -> Outcome:
     """
     ## What it does
     Follows the order of backward, unscale, clip and step, and whose gradients are clipped. An update by hand is a step:

@@ -49,7 +49,7 @@ REMEDIES = {
     undecided="a wider limit could not be tried",
     explains=TOO_SHORT,
 )
-def clip_too_tight(record: Record) -> Outcome | None:
+def clip_too_tight(record: Record) -> Outcome:
     """
     ## What it does
     Compares the gradient norm before clipping with the limit, and replays steps with 10 and 100 times the limit.
@@ -110,7 +110,7 @@ def by_trial(
 ) -> Outcome:
     wider = [name for name in ("limit*10", "limit*100") if trial.wins(name)]
     if not wider:
-        return clip_too_tight.clear(f"{EXAM}: with a wider limit the run is no better")
+        return clip_too_tight.clear("with a wider limit the run is no better")
     best = max(wider, key=trial.gain)
     items.append(trial.evidence(best, f"{best.removeprefix('limit*')} times the limit"))
     follows = isinstance(large_start(record), dict) and seen.limit >= USUAL_LIMIT

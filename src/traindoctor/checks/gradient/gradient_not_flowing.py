@@ -23,7 +23,7 @@ SHARE = 0.1
     urgent=True,
     essential=True,
 )
-def gradient_not_flowing(record: Record) -> Outcome | None:
+def gradient_not_flowing(record: Record) -> Outcome:
     """
     ## What it does
     Lists trainable parameters (that an optimizer holds) without gradient on every taped step, and asks whether the

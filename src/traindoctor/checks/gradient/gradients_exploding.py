@@ -33,7 +33,7 @@ LEAST = 3
     without_cure=True,
     explains=("clip-too-tight", "fp16-overflow", "nan-from-op", *NOT_LEARNING),
 )
-def gradients_exploding(record: Record) -> Outcome | None:
+def gradients_exploding(record: Record) -> Outcome:
     """
     ## What it does
     Compares the largest gradient norm with the median of the first steps. Where the run broke, it looks at how large

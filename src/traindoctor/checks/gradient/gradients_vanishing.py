@@ -29,7 +29,7 @@ NUMBER = re.compile(r"(^|\.)(\d+)(?=\.)")
     without_cure=True,
     explains=TOO_SHORT,
 )
-def gradients_vanishing(record: Record) -> Outcome | None:
+def gradients_vanishing(record: Record) -> Outcome:
     """
     ## What it does
     Compares the gradient of the same parameter, of the same shape, in the first and in the last block of a stack, in the

@@ -32,7 +32,7 @@ MIN_POINTS = 2
     ),
     essential=True,
 )
-def missing_zero_grad(record: Record) -> Outcome | None:
+def missing_zero_grad(record: Record) -> Outcome:
     """
     ## What it does
     Reads the norm of `.grad` at the backward passes after each optimizer step: None or 0 at one of them when all is well.

@@ -26,7 +26,7 @@ SHARE = 0.1
     ),
     urgent=True,
 )
-def all_targets_ignored(record: Record) -> Outcome | None:
+def all_targets_ignored(record: Record) -> Outcome:
     """
     ## What it does
     Counts, at the loss function, the targets that are not equal to `ignore_index` (or not masked away).
@@ -47,7 +47,7 @@ def all_targets_ignored(record: Record) -> Outcome | None:
     return _finding(empty[0], len(empty), len(valid), total.median())
 
 
-def _from_exam(record: Record) -> Outcome | None:
+def _from_exam(record: Record) -> Outcome:
     result = record.exam("loss_input")
     if result is None:
         return all_targets_ignored.not_judged("targets were not seen", wants="loss_input")

@@ -29,7 +29,7 @@ RIGHT_GRADIENT = 1e-3
     explains=("lr-too-high", "gradient-not-flowing", *TOO_SHORT),
     urgent=True,
 )
-def loss_gradient_mismatch(record: Record) -> Outcome | None:
+def loss_gradient_mismatch(record: Record) -> Outcome:
     """
     ## What it does
     Takes the gradient of every loss that the script reads (`item()`, `float()`, a format) on a replay of the step,

@@ -41,7 +41,7 @@ EXAM, UNDIVIDED = "experiment_loss_scale", "gradients undivided"
     explains=("lr-too-high", "clip-too-tight", *TOO_LONG, *TOO_SHORT),
     urgent=True,
 )
-def loss_scale_wrong(record: Record) -> Outcome | None:
+def loss_scale_wrong(record: Record) -> Outcome:
     """
     ## What it does
     Sums, over one optimizer step, the derivative of what backward is called on by the mean loss per target at the
@@ -65,6 +65,7 @@ def loss_scale_wrong(record: Record) -> Outcome | None:
         or _accumulation(record, result, main)
         or _sum_for_mean(record, result, main)
         or _divided_by_hand(record, main)
+        or loss_scale_wrong.clear("the gradient is that of a mean loss")
     )
 
 

@@ -46,7 +46,7 @@ def adds_exponentials(values: Mapping[str, Any]) -> bool:
     law=laws.MAKER,
     explains=("nan-from-op", "fp16-overflow", "gradients-exploding", *NOT_LEARNING),
 )
-def unstable_softmax(record: Record) -> Outcome | None:
+def unstable_softmax(record: Record) -> Outcome:
     """
     ## What it does
     When loss or gradient stop being finite, replays that very step op by op and finds the first op that makes an

@@ -26,7 +26,7 @@ SETTLED = 10
     law=laws.CONTEXT,
     explains=("gradients-vanishing", *NOT_LEARNING),
 )
-def attention_blind(record: Record) -> Outcome | None:
+def attention_blind(record: Record) -> Outcome:
     """
     ## What it does
     Changes one token at the embedding call and looks which scores move. If only its own place moves, attention
@@ -60,7 +60,7 @@ def attention_blind(record: Record) -> Outcome | None:
     if holes:
         return blind_spot(holes[0], result)
     if any(not passes_nothing(p) for p in pairs):
-        return attention_blind.clear("dependence: scores move when another token changes")
+        return attention_blind.clear("scores move when another token changes")
     if any(not p["axis_is_known"] and p["other_rows"] > NOTHING for p in pairs):
         # Inside the model a batch may stand as (time, batch): then the "other examples" are other places.
         return attention_blind.not_judged(

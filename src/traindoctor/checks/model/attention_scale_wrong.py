@@ -30,7 +30,7 @@ MOST_WEIGHT = 0.2
     undecided="the same run with another scale was not tried",
     explains=("gradients-vanishing", "attention-blind", *NOT_LEARNING),
 )
-def attention_scale_wrong(record: Record) -> Outcome | None:
+def attention_scale_wrong(record: Record) -> Outcome:
     """
     ## What it does
     Reads from the tape by what number queries times keys are multiplied before the softmax, compares it with

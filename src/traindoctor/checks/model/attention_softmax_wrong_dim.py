@@ -20,7 +20,7 @@ ROUNDINGS = 4
     explains=("attention-blind", "attention-scale-wrong", "causal-mask-leak", *NOT_LEARNING),
     urgent=True,
 )
-def attention_softmax_wrong_dim(record: Record) -> Outcome | None:
+def attention_softmax_wrong_dim(record: Record) -> Outcome:
     """
     ## What it does
     Follows each softmax to the product its weights enter and sums them over the axis that the product sums
@@ -41,7 +41,7 @@ def attention_softmax_wrong_dim(record: Record) -> Outcome | None:
         a for a in rows if min(a["off"], a["off_at_product"] or 0.0) > OFF + ROUNDINGS * a["noise"]
     ]
     if not wrong:
-        return attention_softmax_wrong_dim.clear("softmax_axis: weights sum to 1 over the keys")
+        return attention_softmax_wrong_dim.clear("weights sum to 1 over the keys")
     worst = max(wrong, key=lambda a: a["off"])
     return attention_softmax_wrong_dim.finding(
         evidence(

@@ -51,7 +51,7 @@ def large_start(record: Record) -> dict[str, Evidence] | str:
         if value is not None and value > limit:
             out[name] = evidence(text, value, usual, noise=limit - usual, step=0)
     if len(out) < AGREEING:
-        return "init_scale: loss, scores and weights start in range"
+        return "loss, scores and weights start in range"
     largest = values.get("largest_scale")
     if largest is not None and largest <= LARGE_WEIGHT:
         return f"no weight starts large: an RMS of {largest:.2g}/sqrt(inputs) at most"

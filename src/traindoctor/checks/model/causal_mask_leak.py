@@ -35,7 +35,7 @@ TOO_GOOD, STEPS, FRESH = 0.1, 20, 0.9
     urgent=True,
     essential=True,
 )
-def causal_mask_leak(record: Record) -> Outcome | None:
+def causal_mask_leak(record: Record) -> Outcome:
     """
     ## What it does
     Changes the second half of one row's tokens at the embedding call, runs the step again and looks whether
@@ -69,7 +69,9 @@ def causal_mask_leak(record: Record) -> Outcome | None:
     if not pair["finite"] or "future" not in pair:
         return causal_mask_leak.not_judged("the scores are not finite")
     if pair["future"] < LEAK:
-        return causal_mask_leak.clear(f"dependence: earlier scores move by {pair['future']:.1g}")
+        return causal_mask_leak.clear(
+            f"earlier scores move by {pair['future']:.1g} when later tokens change"
+        )
     if pair["other_rows"] > MIXED and pair.get("mixing_op") not in ATTENTION:
         return causal_mask_leak.clear("other examples move as well: a normalisation, not a mask")
     items = [

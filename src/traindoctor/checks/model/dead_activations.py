@@ -18,7 +18,7 @@ TOKENS = 32
     undecided=ANOTHER_START,
     explains=(*NOTHING_PASSES, "gradient-not-flowing", *NOT_LEARNING),
 )
-def dead_activations(record: Record) -> Outcome | None:
+def dead_activations(record: Record) -> Outcome:
     """
     ## What it does
     Counts the units of each ReLU that are zero for every token of a batch.

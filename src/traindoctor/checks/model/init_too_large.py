@@ -23,7 +23,7 @@ from traindoctor.record import Record
         *NOT_LEARNING,
     ),
 )
-def init_too_large(record: Record) -> Outcome | None:
+def init_too_large(record: Record) -> Outcome:
     """
     ## What it does
     Looks at the first step: the loss against that of guessing, the spread of the scores and of attention scores,

@@ -27,7 +27,7 @@ MOVED = 0.03
     undecided=ANOTHER_START,
     explains=(*NOTHING_PASSES, "attention-scale-wrong", *NOT_LEARNING),
 )
-def init_too_small(record: Record) -> Outcome | None:
+def init_too_small(record: Record) -> Outcome:
     """
     ## What it does
     Looks at the first step: the size of the weights against 1/sqrt(inputs) and the spread of the scores; then

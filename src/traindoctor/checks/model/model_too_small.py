@@ -32,7 +32,7 @@ TAKEN_IN = 0.6
     explains=("undertrained",),
     outcome_only=True,
 )
-def model_too_small(record: Record) -> Outcome | None:
+def model_too_small(record: Record) -> Outcome:
     """
     ## What it does
     For a small model whose loss stays above what counts of tokens reach: a plain reference model of a usual size is

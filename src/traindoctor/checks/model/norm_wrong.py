@@ -41,7 +41,7 @@ FEATURE_NORMS = (
         *NOT_LEARNING,
     ),
 )
-def norm_wrong(record: Record) -> Outcome | None:
+def norm_wrong(record: Record) -> Outcome:
     """
     ## What it does
     Reads from the tape over which axes each normalisation takes its statistics, and how the size of activations

@@ -31,7 +31,7 @@ ALIKE = 0.5
     undecided="the scores are pooled over the places, so order may be left out on purpose",
     explains=NOT_LEARNING,
 )
-def position_missing(record: Record) -> Outcome | None:
+def position_missing(record: Record) -> Outcome:
     """
     ## What it does
     Permutes the tokens of each row at the embedding call and compares with the permuted outputs. Without any

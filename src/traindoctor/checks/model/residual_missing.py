@@ -32,7 +32,7 @@ SHUT, GATES, STEPS = 0.05, 4, 40
     undecided="the same model with a way around each block was not trained",
     explains=(*NOTHING_PASSES, "dead-activations", "norm-wrong", *NOT_LEARNING),
 )
-def residual_missing(record: Record) -> Outcome | None:
+def residual_missing(record: Record) -> Outcome:
     """
     ## What it does
     Reads from the tape whether a sum joins what goes through each attention (and each MLP) with what goes around

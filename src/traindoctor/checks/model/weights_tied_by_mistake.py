@@ -17,7 +17,7 @@ from traindoctor.record import Record
     undecided="weights can be shared on purpose",
     explains=("model-too-small", "undertrained"),
 )
-def weights_tied_by_mistake(record: Record) -> Outcome | None:
+def weights_tied_by_mistake(record: Record) -> Outcome:
     """
     ## What it does
     Looks for one module object that stands several times in a list of layers, for modules that are shallow copies

@@ -35,7 +35,7 @@ IN_A_ROW = 5
     undecided="the same steps in the other mode were not tried",
     explains=("overfitting", *NOT_LEARNING),
 )
-def wrong_train_eval_mode(record: Record) -> Outcome | None:
+def wrong_train_eval_mode(record: Record) -> Outcome:
     """
     ## What it does
     Looks at the mode of the modules that care (dropout above zero, BatchNorm) at each training and each

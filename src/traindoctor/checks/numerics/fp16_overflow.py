@@ -24,7 +24,7 @@ SKIPPED = 0.2
     undecided="the first infinite value could not be followed to its maker",
     explains=("nan-from-op", *NOT_LEARNING),
 )
-def fp16_overflow(record: Record) -> Outcome | None:
+def fp16_overflow(record: Record) -> Outcome:
     """
     ## What it does
     Looks for the first non-finite value of the run: made in float16 from finite input, also where it is swallowed

@@ -36,7 +36,7 @@ SMALLEST = 6e-8
     law=laws.RULE,
     explains=("gradients-vanishing", "gradient-not-flowing", "nan-from-op", *TOO_SHORT),
 )
-def fp16_underflow(record: Record) -> Outcome | None:
+def fp16_underflow(record: Record) -> Outcome:
     """
     ## What it does
     Replays a step in float64 and counts the gradient entries that are 0 in the run although they should not be; holds

@@ -31,7 +31,7 @@ KEPT, EXPECTED = 0.15, 50
     # Half weights that are filled from float32 copies, and never move, look like weights that nobody steps.
     explains=("params-not-in-optimizer", *TOO_SHORT),
 )
-def low_precision_updates_lost(record: Record) -> Outcome | None:
+def low_precision_updates_lost(record: Record) -> Outcome:
     """
     ## What it does
     Counts the weights that the optimizer's rule, in float64, moves and that came out unchanged; and those of float32

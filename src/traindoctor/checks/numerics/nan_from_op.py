@@ -30,7 +30,7 @@ PROBABILITIES = frozenset({"softmax", "_softmax", "exp", "exp_", "sigmoid"})
     law=laws.MAKER,
     explains=NOT_LEARNING,
 )
-def nan_from_op(record: Record) -> Outcome | None:
+def nan_from_op(record: Record) -> Outcome:
     """
     ## What it does
     Keeps the weights and the batch of the first step that is not finite, before the optimizer spoils them, and runs

@@ -34,7 +34,7 @@ UNDER_EPS_ALONE, EPS_NEVER = 0.95, 1e-3
     undecided="the usual settings could not be tried",
     explains=("lr-too-high", "no-warmup", "low-precision-updates-lost", *TOO_LONG, *TOO_SHORT),
 )
-def adam_settings_bad(record: Record) -> Outcome | None:
+def adam_settings_bad(record: Record) -> Outcome:
     """
     ## What it does
     Reads betas and eps of each group, and how large eps is beside Adam's own denominator; settings out of the
@@ -69,7 +69,7 @@ def adam_settings_bad(record: Record) -> Outcome | None:
     trial = Experiment.of(result)
     if trial is not None and trial.faithful:
         if not trial.wins("usual Adam settings"):
-            return adam_settings_bad.clear(f"{EXAM}: with the usual settings the run is no better")
+            return adam_settings_bad.clear("with the usual settings the run is no better")
         items.append(trial.evidence("usual Adam settings", "betas (0.9, 0.999) and eps 1e-8"))
         return adam_settings_bad.finding(*items, summary=summary, since_step=0, grade="experiment")
     reversed_ = float(betas[0]) >= REVERSED_FIRST and float(betas[0]) > float(betas[1])

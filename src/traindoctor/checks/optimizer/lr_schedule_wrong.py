@@ -50,7 +50,7 @@ APART, CHANGES = 2.0, 8
         *NOT_LEARNING,
     ),
 )
-def lr_schedule_wrong(record: Record) -> Outcome | None:
+def lr_schedule_wrong(record: Record) -> Outcome:
     """
     ## What it does
     Reads the rate the optimizer really used at each step: does it reach zero long before the end, stay at the
@@ -77,7 +77,7 @@ def lr_schedule_wrong(record: Record) -> Outcome | None:
     dead = _dead(record, trace, schedules)
     if dead is None and record.fact("optimizer.groups") is None:
         return lr_schedule_wrong.not_judged("which course was meant is not known")
-    return dead
+    return dead or lr_schedule_wrong.clear("the rate follows its schedule, or has none")
 
 
 def _other_optimizer(
@@ -253,9 +253,7 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
         )
     if trial is not None and trial.faithful and trial.has("highest rate"):
         if not trial.wins("highest rate"):
-            return lr_schedule_wrong.clear(
-                f"{EXAM}: the highest rate does not lower the loss any further"
-            )
+            return lr_schedule_wrong.clear("the highest rate does not lower the loss any further")
         items.append(trial.evidence("highest rate", "the highest rate of the run"))
         return lr_schedule_wrong.finding(
             *items, summary=summary, since_step=since, grade="experiment"

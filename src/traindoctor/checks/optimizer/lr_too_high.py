@@ -27,7 +27,7 @@ SHARES = {"lr/3": "a third", "lr/10": "a tenth", "lr/100": "a hundredth"}
     undecided="the gain of a lower rate is too small to be sure",
     explains=("nan-from-op", *TOO_LONG, *NOT_LEARNING),
 )
-def lr_too_high(record: Record) -> Outcome | None:
+def lr_too_high(record: Record) -> Outcome:
     """
     ## What it does
     Replays the first steps of the run from its own initial weights and batches, once as it was and once with a
@@ -80,7 +80,7 @@ def lr_too_high(record: Record) -> Outcome | None:
         if outcome is not None:
             return outcome
     if share is None:
-        return lr_too_high.clear(f"{EXAM}: a lower rate does not learn better")
+        return lr_too_high.clear("a lower rate does not learn better")
     return too_high(record, reached, trial, share)
 
 
@@ -101,11 +101,11 @@ def too_high(record: Record, reached: Course | None, trial: Experiment, share: s
     if reached is not None and reached.solved:
         return lr_too_high.clear("next to nothing is left of the loss")
     if trial.outdone(reached, SHARES):
-        return lr_too_high.clear(f"{EXAM}: the run came as far by itself")
+        return lr_too_high.clear("the run came as far by itself")
     if trial.warmup_cures and not warms_up(record):
-        return lr_too_high.clear(f"{EXAM}: with a warm-up the same rate learns as well")
+        return lr_too_high.clear("with a warm-up the same rate learns as well")
     if trial.clipping_cures(first_norm(record)):
-        return lr_too_high.clear(f"{EXAM}: with clipped gradients the same rate learns far better")
+        return lr_too_high.clear("with clipped gradients the same rate learns far better")
     rate = record["optim.lr"]
     tried = [name for name in SHARES if name in trial.variants and not trial.blown[name]]
     best = min(tried, key=lambda name: trial.variants[name])

@@ -41,7 +41,7 @@ AT_GUESS, GUESSES = 0.1, 10
     undecided="the gain of a higher rate is too small to be sure",
     explains=NOT_LEARNING,
 )
-def lr_too_low(record: Record) -> Outcome | None:
+def lr_too_low(record: Record) -> Outcome:
     """
     ## What it does
     Replays late steps of the run with 10 and 100 times the rate, beside the run as it was. It asks for a tenfold
@@ -121,7 +121,7 @@ def by_trial(
     behind = -reached.below_unigram if reached is not None and reached.finite else math.nan
     faster = [name for name in trial.variants if name.startswith("lr*") and trial.wins(name)]
     if not faster:
-        return lr_too_low.clear(f"{EXAM}: a higher rate does not learn faster")
+        return lr_too_low.clear("a higher rate does not learn faster")
     best = max(faster, key=trial.gain)
     own = max(trial.before - trial.control, trial.noise)
     gains = trial.gain(best) / own
@@ -138,7 +138,7 @@ def by_trial(
     if crawls and not nothing and record.num_steps < STEPS_FOR_FREQUENCIES:
         return lr_too_low.not_judged(f"{record.num_steps} steps are too few to call it slow")
     if gains < (GAIN_RATIO if nothing or crawls else GAIN_RATIO_ALONE):
-        return lr_too_low.clear(f"{EXAM}: a higher rate gains only {gains:.1f} times as much")
+        return lr_too_low.clear(f"a higher rate gains only {gains:.1f} times as much")
     items = [
         trial.evidence(best, f"the rate times {best.removeprefix('lr*')}"),
         evidence("gain at the higher rate over the run's own", gains, 1.0),

@@ -20,7 +20,7 @@ LONG = "experiment_rate_long"
     min_steps=8,
     explains=("lr-too-high", "nan-from-op", *TOO_LONG, *NOT_LEARNING),
 )
-def no_warmup(record: Record) -> Outcome | None:
+def no_warmup(record: Record) -> Outcome:
     """
     ## What it does
     Replays the first steps with the rate rising over them to the same height, beside the run as it was.
@@ -55,17 +55,15 @@ def no_warmup(record: Record) -> Outcome | None:
     if "warmup" not in trial.variants and (trial.wins("lr/3") or trial.wins("lr/10")):
         return no_warmup.not_judged("there was no time to try a warm-up")
     if not trial.wins("warmup"):
-        return no_warmup.clear(f"{EXAM}: a warm-up does not help")
+        return no_warmup.clear("a warm-up does not help")
     if not (trial.wins("lr/3") or trial.wins("lr/10")):
-        return no_warmup.clear(
-            f"{EXAM}: a lower rate does not help: the first steps are not too long"
-        )
+        return no_warmup.clear("a lower rate does not help: the first steps are not too long")
     if reached is not None and reached.solved:
         return no_warmup.clear("next to nothing is left of the loss")
     if trial.outdone(reached, ["warmup"]):
-        return no_warmup.clear(f"{EXAM}: the run came as far by itself")
+        return no_warmup.clear("the run came as far by itself")
     if not trial.warmup_cures:
-        return no_warmup.clear(f"{EXAM}: a lower rate helps much more than a warm-up")
+        return no_warmup.clear("a lower rate helps much more than a warm-up")
     return no_warmup.finding(
         trial.evidence("warmup", "a warm-up to the same rate"),
         grade="experiment",

@@ -26,7 +26,7 @@ LOOKS = 4
         *TOO_SHORT,
     ),
 )
-def optimizer_holds_stale_params(record: Record) -> Outcome | None:
+def optimizer_holds_stale_params(record: Record) -> Outcome:
     """
     ## What it does
     Looks, by identity and over the whole run, for parameters of the optimizer that are in no module that is

@@ -28,7 +28,7 @@ EMPTY_STEPS = 3
         *TOO_SHORT,
     ),
 )
-def optimizer_never_steps(record: Record) -> Outcome | None:
+def optimizer_never_steps(record: Record) -> Outcome:
     """
     ## What it does
     Counts backward passes and optimizer steps, and the steps that a GradScaler skips; looks whether there is a

@@ -24,7 +24,7 @@ INTERVAL = 200
     law=laws.IN_USE,
     explains=("lr-too-high", "adam-settings-bad", "no-warmup", *NOT_LEARNING),
 )
-def optimizer_state_reset(record: Record) -> Outcome | None:
+def optimizer_state_reset(record: Record) -> Outcome:
     """
     ## What it does
     Follows the state of a parameter: empty before a step though it was there after the last one, or with a step

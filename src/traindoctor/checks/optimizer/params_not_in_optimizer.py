@@ -17,7 +17,7 @@ LOOKS = 3
     explains=TOO_SHORT,
     essential=True,
 )
-def params_not_in_optimizer(record: Record) -> Outcome | None:
+def params_not_in_optimizer(record: Record) -> Outcome:
     """
     ## What it does
     Compares, by identity, the parameters of the module trees that are trained with those that any optimizer

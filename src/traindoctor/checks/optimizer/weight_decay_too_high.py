@@ -30,7 +30,7 @@ RATIO = 0.3
     # AdamW's decay is multiplied by the rate: a lower rate wins wherever the decay is too high.
     explains=("lr-too-high", "gradients-vanishing", "attention-blind", *TOO_SHORT),
 )
-def weight_decay_too_high(record: Record) -> Outcome | None:
+def weight_decay_too_high(record: Record) -> Outcome:
     """
     ## What it does
     Measures the decay term beside the term it stands with in the optimizer's own rule (the gradient for Adam and

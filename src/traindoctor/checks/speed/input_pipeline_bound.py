@@ -25,7 +25,7 @@ WARM_UP = 4
     undecided="a faster pipeline was not tried",
     costs_only_time=True,
 )
-def input_pipeline_bound(record: Record) -> Outcome | None:
+def input_pipeline_bound(record: Record) -> Outcome:
     """
     ## What it does
     Takes the median, over the steps, of the time between the end of one step and the next training forward

@@ -21,7 +21,7 @@ GAIN = 2.0
     explains=("input-pipeline-bound", "sync-every-step"),
     costs_only_time=True,
 )
-def python_loop_per_example(record: Record) -> Outcome | None:
+def python_loop_per_example(record: Record) -> Outcome:
     """
     ## What it does
     Where a step calls the model many times with a single example each, it takes the examples of one step,

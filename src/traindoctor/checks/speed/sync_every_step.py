@@ -19,7 +19,7 @@ FEWEST = 5
     undecided="the same steps without the reads were not tried",
     costs_only_time=True,
 )
-def sync_every_step(record: Record) -> Outcome | None:
+def sync_every_step(record: Record) -> Outcome:
     """
     ## What it does
     Counts the values that the script reads from the device in each step (`item()`, `float()`, printing) and
