@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from grids import CELL, COLUMN, ROW, D, N, T, examined, waves
+from patients import tape_steps
 from torch import Tensor, nn
 
 from traindoctor.checks.base import Finding, NotApplicable, NotJudged, Outcome
@@ -132,3 +135,68 @@ def test_what_is_added_to_all_places_of_an_example_is_no_code_of_them(
     patient = examined(code, table=torch.randn(D))
     patient.current_step = 30
     assert isinstance(judged(patient), NotJudged)
+
+
+W = 24
+
+
+class Pieces(nn.Module):
+    """A picture cut into patches in one of several ways, one attention, a mean or a token that reads them, a class."""
+
+    def __init__(self, cut: Cut, *, reader: bool = False, code: bool = False) -> None:
+        super().__init__()
+        self.cut, self.embed, self.qkv = cut, nn.Linear(9, W), nn.Linear(W, 3 * W)
+        self.stem, self.head = nn.Conv2d(1, W, 3, stride=3), nn.Linear(W, 5)
+        self.reader = nn.Parameter(torch.randn(1, 1, W)) if reader else None
+        self.code = nn.Parameter(torch.randn(T, W)) if code else None
+
+    def forward(self, image: Tensor) -> Tensor:
+        h = self.cut(self, image)
+        h = h if self.code is None else h * self.code
+        if self.reader is not None:
+            h = torch.cat([self.reader.expand(len(h), -1, -1), h], dim=1)
+        q, k, v = self.qkv(h).chunk(3, dim=-1)
+        h = h + F.scaled_dot_product_attention(q, k, v)
+        return self.head(h.mean(1) if self.reader is None else h[:, 0])
+
+
+Cut = Callable[[Any, Tensor], Tensor]
+CUTS: dict[str, Cut] = {
+    "a convolution": lambda m, x: m.stem(x).flatten(2).transpose(1, 2),
+    "unfolded": lambda m, x: m.embed(F.unfold(x, 3, stride=3).transpose(1, 2)),
+    "reshaped": lambda m, x: m.embed(
+        x.reshape(-1, N, 3, N, 3).permute(0, 1, 3, 2, 4).reshape(-1, T, 9)
+    ),
+    "by einsum": lambda m, x: torch.einsum(
+        "bnij,dij->bnd",
+        x.reshape(-1, N, 3, N, 3).permute(0, 1, 3, 2, 4).reshape(-1, T, 3, 3),
+        m.stem.weight[:, 0],
+    ),
+}
+
+
+def of_pictures(model: nn.Module, losses: list[float]) -> Outcome:
+    torch.manual_seed(0)
+    patient = tape_steps(
+        model,
+        lambda m, batch: F.cross_entropy(m(batch[0]), batch[1]),
+        lambda _: (torch.randn(6, 1, 3 * N, 3 * N), torch.randint(5, (6,))),
+    )
+    patient.current_step = 30
+    asked = ExamResult("positions", 0, "not-applicable", {}, "no rows of tokens")
+    return position_missing(make_record({"loss.root": losses}, exams=[asked, place_codes(patient)]))
+
+
+@pytest.mark.parametrize("reader", [False, True])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_bag_of_patches(cut: str, reader: bool) -> None:
+    torch.manual_seed(0)
+    stuck = of_pictures(Pieces(CUTS[cut], reader=reader), [1.6] * 20)
+    assert isinstance(stuck, Finding)
+    assert stuck.status == "likely"
+    assert f"the {T} places" in stuck.summary
+    falls = [1.6 * 0.9**step for step in range(60)]
+    learned = of_pictures(Pieces(CUTS[cut], reader=reader), falls)
+    assert not isinstance(learned, Finding)
+    told_apart = of_pictures(Pieces(CUTS[cut], reader=reader, code=True), [1.6] * 20)
+    assert isinstance(told_apart, NotJudged)

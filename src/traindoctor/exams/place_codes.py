@@ -18,11 +18,11 @@ from torch import Tensor
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.experiment.moved_weights import as_of_now, nudged
 from traindoctor.graph.dropout import without_dropout
-from traindoctor.graph.origins import walk_back
+from traindoctor.graph.origins import depends_on, walk_back
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import require_faithful
-from traindoctor.tape.ops import Ref
+from traindoctor.tape.ops import PARAMETER, Op, Ref
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Fewer places are a pair of numbers, not a sequence.
 PLACES = 4
+# Without codes: the share of what other content does under which nothing moved (in float64: 1e-16 where places are a bag).
+SAME = 1e-7
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Added:
 
 @exam(name="place_codes", title="Does every place have a code of its own", cost=4)
 def place_codes(patient: Patient) -> Mapping[str, Any]:
-    """With the weights at `step`. `alike`: places that share their code with another one, of `places`. `gap`: how far the
+    """With the weights at `step`. `alike`: places that share their code with another one, of `places` (`codes` is 0 where there
+    are none, and the places are pieces of something larger). `gap`: how far the
     outputs of the places (or the loss) move when those are exchanged among themselves, `replaced`: when they hold what
     other examples have there, `noise`: when every weight moves by one unit in its last place; all relative."""
     tape = patient.tape
@@ -61,13 +64,10 @@ def place_codes(patient: Patient) -> Mapping[str, Any]:
     structure = Structure(tape)
     added = codes_added(structure)
     if not added:
-        raise NotPossible(
-            "no code is added to the places before the attention: how they are told apart was not found"
-        )
+        return {"step": step, **without_codes(structure)}
     first = added[0].content
     # In float64: a loss in float32 has no digits for what a unit in the last place of the weights does to it.
-    said = last_said(structure, first)
-    made = replay(tape, dtype=torch.float64, want=[first, *(one.code for one in added), *said])
+    made = replay(tape, dtype=torch.float64, want=[first, *(one.code for one in added)])
     content = made[first].detach().clone()
     for one in added:
         if one.in_place and one.content == first:  # what stands there at the end has the code in it
@@ -83,10 +83,49 @@ def place_codes(patient: Patient) -> Mapping[str, Any]:
         "by_example": added[0].by_example,
         "line": added[0].line,
     }
-    if not alike:
-        return values
-    order = exchanged(which)
-    moved = order != torch.arange(len(rows), device=order.device)
+    return values | swapped(structure, first, content, which) if alike else values
+
+
+def without_codes(structure: Structure) -> dict[str, Any]:
+    """Nothing is added to the places: pieces that were cut out of a picture or a signal are exchanged as they are."""
+    for ref, line in pieces(structure):
+        content = replay(structure.tape, dtype=torch.float64, want=[ref])[ref].detach().clone()
+        places = content.shape[1]
+        found = swapped(structure, ref, content, torch.zeros(places, dtype=torch.long))
+        if found["gap"] <= SAME * found["replaced"]:
+            return {"places": places, "codes": 0, "alike": places, "line": line, **found}
+    raise NotPossible(
+        "no code is added to the places before the attention: how they are told apart was not found"
+    )
+
+
+def pieces(structure: Structure) -> list[tuple[Ref, str | None]]:
+    """Of every number of places the first value (B, T, D), before the first attention, whose places are no axis of the batch's
+    tensors. What other tokens were joined to is not the first: something may have told its places apart by then."""
+    tape = structure.tape
+    begin = min(attention.op.number for attention in structure.attentions)
+    given = [
+        (ref, structure.shape(ref)) for ref in tape.data if tape.constants[ref].is_floating_point()
+    ]
+    first: dict[int, Op] = {}
+    for op in tape.ops:
+        made = op.outputs[0] if op.outputs else None
+        if op.number >= begin or made is None or len(structure.shape(made)) != 3:
+            continue
+        rows, places, _ = structure.shape(made)
+        behind = [shape for ref, shape in given if structure.depends(made, ref)]
+        cut = bool(behind) and all(places not in shape[1:] for shape in behind)
+        if rows > 1 and places >= PLACES and cut and depends_on(tape, made) & PARAMETER:
+            first.setdefault(places, op)
+    return [(op.outputs[0], op.line) for op in first.values() if op.kind != "cat" and op.outputs[0]]
+
+
+def swapped(structure: Structure, first: Ref, content: Tensor, which: Tensor) -> dict[str, float]:
+    """What the model says when places of one kind (`which`) hold each other's content, beside other content and noise."""
+    tape, said = structure.tape, last_said(structure, first)
+    made = replay(tape, dtype=torch.float64, want=said)
+    order = exchanged(which.to(content.device))
+    moved = order != torch.arange(len(order), device=order.device)
     other = torch.where(moved[:, None], content.roll(1, 0), content)
 
     def away(
@@ -102,7 +141,7 @@ def place_codes(patient: Patient) -> Mapping[str, Any]:
         expected = base[:, places] if said and places is not None else base
         return float((got - expected).abs().sum() / (base.abs().sum() or 1.0))
 
-    return values | {
+    return {
         "gap": away({first: content[:, order]}, places=order),
         "replaced": away({first: other}),
         "noise": away(weights=nudged(tape)),

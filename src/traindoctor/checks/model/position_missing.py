@@ -88,13 +88,15 @@ def told_apart(record: Record) -> Outcome | None:
     without_effect = is_rounding({**values, "gap": values["replaced"]})
     if not is_rounding(values) or (course is not None and course.solved):
         return None
-    one_for_all = values["codes"] == 1
+    one_for_all = values["codes"] <= 1
     if (one_for_all or without_effect) and values["step"] < SETTLED:  # a table may start at zero
         return position_missing.not_judged(
             "order tells nothing yet; asked again later", wants="place_codes"
         )
     if without_effect:
         return None
+    if values["codes"] == 0:
+        return bag_of_pieces(record, values)
     return position_missing.finding(
         evidence(
             "change in the outputs when places with the same code are swapped",
@@ -110,6 +112,27 @@ def told_apart(record: Record) -> Outcome | None:
         line=values["line"],
         since_step=0,
         grade="exact",
+    )
+
+
+def bag_of_pieces(record: Record, values: Mapping[str, Any]) -> Outcome:
+    """Patches or frames without any code. What is left to learn may need their order; a bag may be all that is meant."""
+    course = course_of(record)
+    if course is None or course.last < FITS * course.first:
+        return position_missing.clear("the task is learned without the order of its pieces")
+    return position_missing.finding(
+        evidence(
+            "change in the outputs when places are swapped",
+            values["gap"],
+            f"near the {values['replaced']:.2g} that other contents do",
+            noise=values["noise"],
+            step=values["step"],
+        ),
+        summary=f"nothing tells the {values['places']} places apart that the input is cut into: swapping them changes nothing",
+        remedy="Add a position embedding, one row for each place, to the patches or frames before the first block.",
+        line=values["line"],
+        since_step=0,
+        grade="statistic",
     )
 
 
