@@ -1061,3 +1061,34 @@ def test_why_no_step_could_be_replayed_is_told() -> None:
         assert result.reason == (
             "no step could be replayed: the loss contains gradients of gradients"
         )
+
+
+@pytest.mark.parametrize("how", ["detach", "no_grad"])
+@pytest.mark.parametrize("role", ["teacher", "never trained", "encoder"])
+def test_what_an_earlier_stage_has_trained_may_teach(role: str, how: str) -> None:
+    """Its parameters lie in the optimizer still. An encoder whose result the next layer works on was cut by mistake."""
+    torch.manual_seed(0)
+    first = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6))
+    second = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6))
+    both, x, y = nn.ModuleList([first, second]), torch.randn(8, 6), torch.randint(6, (8,))
+
+    def cut() -> Tensor:
+        with torch.set_grad_enabled(how != "no_grad"):
+            made = first(x)
+        return made.detach() if how == "detach" else made
+
+    def taught() -> Tensor:
+        return -(cut().softmax(-1) * second(x).log_softmax(-1)).sum(-1).mean()
+
+    def fed() -> Tensor:
+        return F.cross_entropy(second(F.gelu(cut())), y)
+
+    patient = patient_of(
+        both,
+        lambda: F.cross_entropy((second if role == "never trained" else first)(x), y),
+        fed if role == "encoder" else taught,
+    )
+    patient.tapes[1].stage = 1
+    with patient.at_stage(1):
+        found = perform(gradient_flow, patient)
+    assert found["blocked"] == (0 if role == "teacher" else 4)

@@ -48,6 +48,7 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
         for name in tape.parameters
         if all(no_gradient(t.fresh.get(name)) for t in every) and (not meant or name in meant)
     ]
+    silent = [name for name in silent if name not in teachers(patient, tape, silent, begun)]
     if tape.gaps and silent:  # where every parameter has its gradient, nothing needs to be replayed
         raise ReplayError(tape.gaps[0])
     on_tape = [name for name in tape.parameters if not meant or name in meant]
@@ -81,6 +82,44 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
         "in_optimizer": bool(meant),
         "missing": missing(patient, tape),
     }
+
+
+def teachers(patient: Patient, tape: StepTape, silent: list[str], begun: int) -> set[str]:
+    """Of parameters without gradient: those that an earlier stage has trained, where no weight works on what is made of them
+    and cut off. The loss compares with it: they have learned, and teach."""
+    before = [t for step, t in patient.every_tape.items() if step < begun and t.stage != tape.stage]
+    known = {name for name in silent if any(not no_gradient(t.fresh.get(name)) for t in before)}
+    if not known:
+        return set()
+    structure = Structure(tape)
+    roots = [root.ref for root in tape.roots if root.ref is not None]
+    reaching = [op for op in tape.needed(roots) if not set(op.inputs) & set(roots)]
+    ends = [op for op in reaching if stops(op) and not worked_on(structure, op, reaching)]
+    made = [ref for op in ends for ref in op.outputs if ref is not None]
+    fed = [op for op in reaching if stops(op) and op not in ends]
+    inner = [ref for op in fed for ref in op.outputs if ref is not None]
+    return {
+        name
+        for name in known
+        if any(structure.depends(ref, tape.parameters[name].ref) for ref in made)
+        and all(
+            any(structure.depends(end, ref) for end in made)
+            for ref in inner
+            if structure.depends(ref, tape.parameters[name].ref)
+        )
+    }
+
+
+def worked_on(structure: Structure, op: Op, reaching: Sequence[Op]) -> bool:
+    """Some weight meets what is made of its result, on the way to the loss."""
+    made = [ref for ref in op.outputs if ref is not None]
+    return any(
+        structure.depends(ref, one)
+        for later in reaching
+        if later.number > op.number and any(structure.tape.name_of(r) for r in later.inputs)
+        for ref in later.inputs
+        for one in made
+    )
 
 
 def rounded_away(tape: StepTape, dark: list[str]) -> set[str]:
