@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from traindoctor.checks import CHECKS
 from traindoctor.cli import cli, docs
+from traindoctor.errors import TraindoctorError
 from traindoctor.record import ExamResult, RecordWriter
 
 ROOT = Path(__file__).parents[2]
@@ -81,3 +82,17 @@ def test_json_on_standard_output_is_all_there_is(tmp_path: Path) -> None:
 def test_a_wrong_path_is_said_in_a_sentence(tmp_path: Path) -> None:
     result = call("diagnose", str(tmp_path / "nothing"))
     assert "there is nothing at" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["x.xyz", "x", "x.html.gz"])
+def test_a_report_has_a_known_ending_or_a_format(tmp_path: Path, name: str) -> None:
+    writer = RecordWriter(tmp_path / "run", {})
+    writer.scalar("loss.root", 0, 1.0)
+    writer.close()
+    wanted = tmp_path / name
+    refused = call("report", str(tmp_path / "run"), "-o", str(wanted))
+    assert isinstance(refused.exception, TraindoctorError)
+    assert "*.html, *.md or *.json" in str(refused.exception)
+    assert not wanted.exists()
+    assert call("report", str(tmp_path / "run"), "-o", str(wanted), "--format", "md").exit_code == 0
+    assert wanted.read_text().startswith("#")

@@ -54,6 +54,12 @@ def test_the_verdict_goes_to_standard_error_and_the_status_is_the_scripts(tmp_pa
     assert said["steps"] == 40
     assert "traindoctor: SICK, causal-mask-leak (confirmed)" in done.stderr
     assert done.stderr.count("causal-mask-leak confirmed:") == 1
+    assert done.stderr.endswith(
+        "  next       traindoctor explain causal-mask-leak\n"
+        "             traindoctor ui run\n"
+        "             traindoctor report run\n"
+        f"  recorded in {tmp_path / 'run'}\n"
+    )
 
 
 def test_strict_stop_and_quiet(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import click
 from traindoctor.errors import TraindoctorError
 from traindoctor.integrations.board_beside import BOARDS, place
 
+ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
+
 
 @click.command()
 @click.argument("source", metavar="RUN", type=click.Path(path_type=Path))
@@ -44,10 +46,9 @@ def command(
     from traindoctor.report import html, markdown
     from traindoctor.report import json as json_report
 
+    form = form or by_ending(output)
     record = read(source)
     diagnosis = diagnose(record)
-    ending = {".md": "md", ".json": "json"}.get(output.suffix if output else "", "html")
-    form = form or ending
     if form == "html":
         target = output or (source if source.is_dir() else source.parent) / "report.html"
         html.write(record, json_report.as_dict(diagnosis), target, name=source.resolve().name)
@@ -67,6 +68,18 @@ def command(
         folder = source if source.is_dir() else source.parent
         Mirror(record, open_board(board, folder / "tensorboard")).finish(diagnosis)
         click.echo(f"traindoctor: measures and verdict are in {place(board, folder)}", err=True)
+
+
+def by_ending(output: Path | None) -> str:
+    """The format that the file's name asks for."""
+    if output is None:
+        return "html"
+    if output.suffix not in ENDINGS:
+        raise TraindoctorError(
+            f"{output}: no report is written as {output.suffix or 'a file without an ending'!r}; name the file "
+            "*.html, *.md or *.json, or say which with --format"
+        )
+    return ENDINGS[output.suffix]
 
 
 def write_text(text: str, output: Path | None) -> None:

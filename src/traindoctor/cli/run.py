@@ -198,6 +198,7 @@ def verdict(
         say(unrecorded)
     elif recorded and not quiet:
         terminal.show(diagnosis, sys.stderr)
+        sys.stderr.write(terminal.next_steps(diagnosis, folder))
         print(f"  recorded in {folder}", file=sys.stderr)
     elif not quiet:
         say(f"INCONCLUSIVE [0 steps]: {why_nothing(status)}: nothing was trained")

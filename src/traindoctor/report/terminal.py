@@ -5,8 +5,11 @@ Lines are wrapped by us, so a log file and an 80-column window read the same; co
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import textwrap
+from pathlib import Path
 from typing import IO, Any
 
 from traindoctor.diagnosis import Cause, Diagnosis
@@ -45,6 +48,16 @@ def report(diagnosis: Diagnosis, *, width: int = 80) -> str:
         lines += ["", *_field("possible", listed(names, MAX_NAMES) + "; not proven", width)]
     lines += _rest(diagnosis, width)
     return "\n".join(lines) + "\n"
+
+
+def next_steps(diagnosis: Diagnosis, folder: Path) -> str:
+    """What people do after a verdict, each command on a line of its own: it is copied, so it is never wrapped."""
+    run = shlex.quote(min(str(folder), os.path.relpath(folder), key=len))
+    commands = [f"traindoctor ui {run}", f"traindoctor report {run}"]
+    if diagnosis.causes:
+        commands.insert(0, f"traindoctor explain {diagnosis.causes[0].finding.cause}")
+    leads = ["  next       ", *[" " * 13] * len(commands)]
+    return "".join(f"{lead}{command}\n" for lead, command in zip(leads, commands))
 
 
 def _headline(diagnosis: Diagnosis) -> str:
