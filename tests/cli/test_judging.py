@@ -86,7 +86,7 @@ def test_a_wrong_path_is_said_in_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.xyz", "x", "x.html.gz"])
 def test_a_report_has_a_known_ending_or_a_format(tmp_path: Path, name: str) -> None:
-    writer = RecordWriter(tmp_path / "run", {})
+    writer = RecordWriter(tmp_path / "run")
     writer.scalar("loss.root", 0, 1.0)
     writer.close()
     wanted = tmp_path / name
