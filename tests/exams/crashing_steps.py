@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from single_step import tape_step
 from traindoctor.events import BackwardBegin, BackwardEnd, ForwardBegin, StepEnd
 from traindoctor.experiment.crash import CrashKeeper
 from traindoctor.experiment.patient import Patient
 from traindoctor.experiment.snapshot import StepLog
 from traindoctor.ground.names import Names
-from traindoctor.tape.single import tape_step
 
 CALM = torch.tensor([1.0, 2.0, 3.0, 4.0])
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from single_step import tape_step
 from traindoctor.events import BackwardBegin, BackwardEnd
 from traindoctor.experiment.patient import Patient
 from traindoctor.ground.names import Names
 from traindoctor.tape.recorder import StepRecorder
-from traindoctor.tape.single import tape_step
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Batches = Callable[[int], Any]

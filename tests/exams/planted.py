@@ -18,10 +18,10 @@ from small_transformer import B, Model, T, next_token, reverse, text
 from torch import Tensor, nn
 
 from short_runs import run
+from single_step import tape_step
 from traindoctor.exams.kept_tensors import alive
 from traindoctor.experiment.patient import Patient
 from traindoctor.tape.ops import Read
-from traindoctor.tape.single import tape_step
 
 
 def transformer(

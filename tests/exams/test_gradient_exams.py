@@ -13,6 +13,7 @@ from hand_written import C, D, Loss, N
 from patients import patient_of
 from torch import Tensor, nn
 
+from single_step import tape_step
 from traindoctor.capture.watch import Watch
 from traindoctor.checks.base import Finding
 from traindoctor.checks.data.targets_misaligned import targets_misaligned
@@ -32,7 +33,6 @@ from traindoctor.exams.tape_gradient import tape_gradient
 from traindoctor.experiment.patient import Patient
 from traindoctor.ground.names import Names
 from traindoctor.record import make_record
-from traindoctor.tape.single import tape_step
 
 
 class Reverse(torch.autograd.Function):

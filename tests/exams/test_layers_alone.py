@@ -13,6 +13,7 @@ from hand_written import VOCABULARY as V
 from hand_written import operator_patient
 from torch import Tensor, nn
 
+from single_step import tape_step
 from traindoctor.checks.gradient.backward_incorrect import backward_incorrect
 from traindoctor.exams.finite_difference import finite_difference
 from traindoctor.exams.functions_alone import functions_alone
@@ -22,7 +23,6 @@ from traindoctor.exams.tape_gradient import tape_gradient
 from traindoctor.experiment.patient import Patient
 from traindoctor.ground.names import Names
 from traindoctor.record import make_record
-from traindoctor.tape.single import tape_step
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.5])

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from single_step import tape_step
 from traindoctor.exams.gradient_flow import gradient_flow
 from traindoctor.exams.padding import padding
 from traindoctor.exams.positions import permutation, positions
 from traindoctor.exams.printed_loss import printed_loss
 from traindoctor.experiment.patient import Patient
 from traindoctor.ground.names import Names
-from traindoctor.tape.single import tape_step
 
 V, B, S, T, D = 20, 4, 9, 7, 8
 

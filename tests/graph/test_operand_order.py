@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from single_step import tape_step
 from traindoctor.exams.attention_scores import scale_of
 from traindoctor.exams.softmax_axis import contracted_axis
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.squares import BY_HAND
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.ops import Ref
-from traindoctor.tape.single import tape_step
 from traindoctor.tape.tape import StepTape
 
 N, V = 4, 5

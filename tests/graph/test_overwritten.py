@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from single_step import tape_step
 from traindoctor.graph.overwritten import gradients_after, late_writes
 from traindoctor.tape.execute import replay
-from traindoctor.tape.single import tape_step
 
 
 def loss_of(model: nn.Module, *, writes: str) -> Tensor:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from single_step import tape_step
 from traindoctor.errors import ReplayError
 from traindoctor.graph.sections import all_calls, as_function, first_calls
-from traindoctor.tape.single import tape_step
 from traindoctor.tape.tape import StepTape
 
 

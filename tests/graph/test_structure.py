@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from single_step import tape_step
 from traindoctor.events import BackwardBegin, BackwardEnd
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.structure import Structure
 from traindoctor.ground.names import Names
 from traindoctor.tape.execute import replay
 from traindoctor.tape.recorder import StepRecorder
-from traindoctor.tape.single import tape_step
 from traindoctor.tape.tape import StepTape
 
 D = 8

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from single_step import tape_step
 from traindoctor.errors import ReplayError
 from traindoctor.exams.attention_scores import scale_of
 from traindoctor.exams.first_nonfinite import chain
@@ -26,7 +27,6 @@ from traindoctor.ground.names import Names
 from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.tape.faithful import distance_from_step
 from traindoctor.tape.ops import DATA, PARAMETER, Geometry, Leaf, Op, Ref, Root, refs_in
-from traindoctor.tape.single import tape_step
 from traindoctor.tape.tape import StepTape
 
 NUM_REFS = 7

@@ -21,7 +21,7 @@ from traindoctor.exams.base import Exam
 from traindoctor.experiment.patient import Patient
 from traindoctor.ground import quiet, watchdog
 from traindoctor.ground.stacks import stacks_restored
-from traindoctor.ground.watchdog import Overdue, limited, shielded
+from traindoctor.ground.watchdog import Overdue, limited
 
 # A hang must fail the test, not the machine: far above anything a busy one needs.
 pytestmark = pytest.mark.timeout(300)
@@ -151,26 +151,6 @@ def test_the_outer_work_goes_on_after_an_inner_one_was_stopped() -> None:
         return "went on"
 
     assert limited(outer, seconds=200.0) == "went on"
-    assert_nothing_is_left()
-
-
-def test_what_is_shielded_is_done_whole() -> None:
-    done = []
-
-    def writing() -> None:
-        until = time.monotonic() + 0.3
-        while time.monotonic() < until:
-            pass
-        done.append(True)
-
-    def work() -> None:
-        shielded(writing)
-        for_ever()
-
-    with pytest.raises(Overdue):
-        limited(work, seconds=0.1)
-    assert done == [True]
-    shielded(writing)
     assert_nothing_is_left()
 
 

@@ -162,7 +162,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(program.parents[1])},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads((out / f"rank-{rank}").read_text()) for rank in (0, 1)]

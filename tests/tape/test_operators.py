@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import get_ignored_functions, get_testing_overrides
 
+from single_step import tape_step
 from traindoctor.tape import operators
 from traindoctor.tape.operators import OPERATORS, Operator, operator_of
 from traindoctor.tape.ops import Op, op_name
-from traindoctor.tape.single import tape_step
 
 SOURCE = Path(operators.__file__).parents[1]
 

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from single_step import tape_step
 from traindoctor.errors import ReplayError
 from traindoctor.graph.input_sites import input_sites
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.ground.names import Names
 from traindoctor.tape.execute import evaluate, replay
 from traindoctor.tape.faithful import distance_from_step
-from traindoctor.tape.single import tape_step
 from traindoctor.tape.tape import StepTape
 
 V, D, T, B = 13, 8, 6, 3

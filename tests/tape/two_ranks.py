@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from single_step import tape_step
 from traindoctor.errors import ReplayError
 from traindoctor.exams import load
 from traindoctor.experiment.patient import Patient
@@ -30,7 +31,6 @@ from traindoctor.ground import exchange
 from traindoctor.ground.quiet import quiet
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import distance_from_step
-from traindoctor.tape.single import tape_step
 from traindoctor.tape.tape import StepTape
 
 WIDTH, CLASSES, ROWS = 8, 5, 4

@@ -210,7 +210,8 @@ def first_to_see(
 def beside(structure: Structure, site: LossSite, held: Held) -> int:
     """Other tensors of the batch of as many rows and places that the predictions depend on; masks and positions are none."""
     tape, size = structure.tape, tuple(held.values.shape[:2])
-    positions = {s.ref for s in input_sites(tape) if s.kind in ("position", "constant")}
+    looked_up = (s for s in input_sites(tape) if s.index is not None)
+    positions = {site.ref for site in looked_up if site.kind != "data"}
     found = 0
     for ref in tape.data:
         values = tape.constants[ref]

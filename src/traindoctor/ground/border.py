@@ -276,7 +276,7 @@ def silent_warnings() -> Iterator[None]:
 def modes_aside() -> Iterator[None]:
     """For exams: no mode or subclass of the script's hears what we call, and no hook of its own sees our graphs.
 
-    The stack of modes is empty, so that an exam that tapes a step of its own making (`tape/single.py`) hears only that.
+    The stack of modes is empty, so that a step of our own making is heard alone.
     """
     kept: list[TorchFunctionMode] = []
     while num_function_modes():

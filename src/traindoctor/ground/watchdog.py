@@ -242,20 +242,6 @@ def outcome(results: list[Result], errors: list[BaseException], bound: Bound) ->
     raise Overdue(bound.overrun or "it was stopped from outside")
 
 
-def shielded(work: Callable[[], Result]) -> Result:
-    """Inside a limited call: what must not be left half done (a file, a lock). `Overdue` comes before it or after it."""
-    watcher = watchers.get(_thread.get_ident())
-    if watcher is None or watcher.bound is None:
-        return work()
-    bound = watcher.bound
-    try:
-        watcher.bound = None
-        watcher.settle()
-        return work()
-    finally:
-        watcher.bound = bound
-
-
 def must_not_be_stopped(frame: FrameType | None) -> bool:
     """A half-done import breaks the module for the script too; a signal's handler is the script's own."""
     handlers = {getattr(signal.getsignal(n), "__code__", None) for n in signal.valid_signals()}

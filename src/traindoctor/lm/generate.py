@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -96,14 +95,6 @@ def keep_likely(logits: Tensor, sampling: Sampling) -> Tensor:
         ordered = torch.where(before >= sampling.top_p, least, ordered)
         logits = torch.empty_like(logits).scatter_(-1, index, ordered)
     return logits
-
-
-class Decoder(Protocol):
-    """Reads a prompt, then one token per row at a time."""
-
-    def start(self, prompt: Tensor) -> Tensor: ...
-
-    def step(self, tokens: Tensor) -> Tensor: ...
 
 
 class EagerDecoder:

@@ -1,4 +1,4 @@
-"""Tapes one step that we make ourselves: for models in hand, where there is no script to watch."""
+"""Tapes one step that a test makes itself: there is no script to watch."""
 
 from __future__ import annotations
 
