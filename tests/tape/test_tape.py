@@ -282,6 +282,15 @@ def test_a_history_from_outside_is_reported() -> None:
     assert "gradient history from outside" in tape.gaps[0]
 
 
+def test_what_is_detached_brings_no_history() -> None:
+    """A critic's step reads what the generator's step has made."""
+    model, critic = nn.Linear(D, D), nn.Linear(D, 1)
+    made = model(torch.randn(B, D))
+    tape = tape_step(lambda: critic(made.detach()).square().mean(), critic)
+    assert tape.gaps == []
+    assert distance_from_step(tape) == 0.0
+
+
 def test_the_bound_on_memory_refuses() -> None:
     model = nn.Linear(D, D)
     with pytest.raises(ReplayError, match="more than 0 MiB"):

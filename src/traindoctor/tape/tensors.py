@@ -212,7 +212,7 @@ class TensorTable:
         self._fixed[id(tensor)] = (weakref.ref(tensor), now, ref)
         if storage.depends_on & DATA and not storage.made:
             draft.data.append(ref)
-        if storage.stranger is not None:
+        if storage.stranger is not None and tensor.requires_grad:  # detached, it is a value
             draft.strangers[ref] = storage.stranger
         return ref
 
