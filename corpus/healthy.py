@@ -42,13 +42,15 @@ KINDS = {
     "vision": "its image classifiers",
 }
 # Found in the zoo and true, each looked into (docs/zoo.md): labels that are not shifted, weights that start far too large,
-# a part that no loss trains, a mask that one release forgot, a gradient that is meant to be another. Such runs are not sound.
+# a part that no loss trains, a mask that one release forgot, a gradient that is meant to be another, a default without any
+# positions. Such runs are not sound.
 TRUE_FINDINGS = {
     "targets-misaligned": "bart bigbird_pegasus blenderbot blenderbot-small cpmant marian mbart mvp pegasus plbart trocr "
     "whisper xlm",
     "init-too-large": "cpmant mt5 funnel",
     "gradient-not-flowing": "axk2 deepseek_v32 glm_moe_dsa hy_v4",
     "attention-softmax-wrong-dim": "swiftformer",
+    "position-missing": "beit data2vec-vision",
     "causal-mask-leak": "big_bird doge megatron-bert reformer rembert umt5",
     "backward-incorrect": "yoso",
 }
