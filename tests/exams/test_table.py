@@ -194,6 +194,12 @@ ROWS: dict[str, Row] = {
     "positions": twins(
         planted.unordered, {"places": False}, {"places": True}, named_by(position_missing)
     ),
+    "numbers_seen": twins(
+        planted.forecaster,
+        {"left": 1},
+        {"left": 2},
+        numbers(lambda v: any(pair["ahead"] and pair["own"] > 0 for pair in v["pairs"])),
+    ),
     "place_codes": Row(
         partial(grids.examined, lambda _, h: h + grids.waves(grids.ROW, grids.D)),
         partial(grids.examined, lambda _, h: h + grids.waves(grids.CELL, grids.D)),
