@@ -203,3 +203,16 @@ def test_noise_that_is_laid_over_what_is_asked_for_hides_it() -> None:
         return F.mse_loss(model(states, 0.8 * x + 0.6 * torch.randn_like(x)), x)
 
     assert isinstance(judged(model, loss), Clear)
+
+
+def test_a_normalisation_over_the_batch_is_no_mask() -> None:
+    """What moves the other examples as well is another cause's."""
+    torch.manual_seed(0)
+    x, norm = torch.randn(B, T, 1), nn.BatchNorm1d(1)
+    model = Model(by_hand)
+    outcome = judged(
+        model,
+        lambda: F.mse_loss(model(norm(x[:, :-1].transpose(1, 2)).transpose(1, 2)), x[:, 1:]),
+    )
+    assert isinstance(outcome, Clear)
+    assert "a normalisation, not a mask" in outcome.by

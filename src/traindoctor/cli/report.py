@@ -76,8 +76,8 @@ def by_ending(output: Path | None) -> str:
         return "html"
     if output.suffix not in ENDINGS:
         raise TraindoctorError(
-            f"{output}: no report is written as {output.suffix or 'a file without an ending'!r}; name the file "
-            "*.html, *.md or *.json, or say which with --format"
+            f"{output}: which kind of report this is cannot be told from the name; call it *.html, *.md or *.json, "
+            "or give --format"
         )
     return ENDINGS[output.suffix]
 

@@ -48,7 +48,8 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
         for name in tape.parameters
         if all(no_gradient(t.fresh.get(name)) for t in every) and (not meant or name in meant)
     ]
-    silent = [name for name in silent if name not in teachers(patient, tape, silent, begun)]
+    teaching = teachers(patient, tape, silent, begun)
+    silent = [name for name in silent if name not in teaching]
     if tape.gaps and silent:  # where every parameter has its gradient, nothing needs to be replayed
         raise ReplayError(tape.gaps[0])
     on_tape = [name for name in tape.parameters if not meant or name in meant]
@@ -85,8 +86,8 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
 
 
 def teachers(patient: Patient, tape: StepTape, silent: list[str], begun: int) -> set[str]:
-    """Of parameters without gradient: those that an earlier stage has trained, where no weight works on what is made of them
-    and cut off. The loss compares with it: they have learned, and teach."""
+    """Of parameters without gradient: those that an earlier stage has trained, where no weight that learns works on what is
+    made of them and cut off. The loss compares with it: they have learned, and teach."""
     before = [t for step, t in patient.every_tape.items() if step < begun and t.stage != tape.stage]
     known = {name for name in silent if any(not no_gradient(t.fresh.get(name)) for t in before)}
     if not known:
@@ -94,32 +95,17 @@ def teachers(patient: Patient, tape: StepTape, silent: list[str], begun: int) ->
     structure = Structure(tape)
     roots = [root.ref for root in tape.roots if root.ref is not None]
     reaching = [op for op in tape.needed(roots) if not set(op.inputs) & set(roots)]
-    ends = [op for op in reaching if stops(op) and not worked_on(structure, op, reaching)]
-    made = [ref for op in ends for ref in op.outputs if ref is not None]
-    fed = [op for op in reaching if stops(op) and op not in ends]
-    inner = [ref for op in fed for ref in op.outputs if ref is not None]
-    return {
-        name
-        for name in known
-        if any(structure.depends(ref, tape.parameters[name].ref) for ref in made)
-        and all(
-            any(structure.depends(end, ref) for end in made)
-            for ref in inner
-            if structure.depends(ref, tape.parameters[name].ref)
-        )
-    }
-
-
-def worked_on(structure: Structure, op: Op, reaching: Sequence[Op]) -> bool:
-    """Some weight meets what is made of its result, on the way to the loss."""
-    made = [ref for ref in op.outputs if ref is not None]
-    return any(
-        structure.depends(ref, one)
-        for later in reaching
-        if later.number > op.number and any(structure.tape.name_of(r) for r in later.inputs)
-        for ref in later.inputs
-        for one in made
-    )
+    learning = [op for op in reaching if op.grad_enabled and any(map(tape.name_of, op.inputs))]
+    worked_on = [
+        ref
+        for op in reaching
+        if stops(op)
+        for ref in op.outputs
+        if ref is not None
+        and any(structure.depends(given, ref) for later in learning for given in later.inputs)
+    ]
+    leaves = {name: tape.parameters[name].ref for name in known}
+    return {n for n in known if not any(structure.depends(r, leaves[n]) for r in worked_on)}
 
 
 def rounded_away(tape: StepTape, dark: list[str]) -> set[str]:
