@@ -117,7 +117,7 @@ def test_a_table_indexed_by_the_example(code: Callable[[nn.Module, Tensor], Tens
     patient.current_step = 30
     found = judged(patient)
     assert isinstance(found, Finding)
-    assert "indexed by the example" in found.remedy
+    assert "indexed along the batch" in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_bag_of_patches(cut: str, reader: bool) -> None:
     stuck = of_pictures(Pieces(CUTS[cut], reader=reader), [1.6] * 20)
     assert isinstance(stuck, Finding)
     assert stuck.status == "likely"
-    assert f"the {T} places" in stuck.summary
+    assert f"the {T} patches" in stuck.summary
     falls = [1.6 * 0.9**step for step in range(60)]
     learned = of_pictures(Pieces(CUTS[cut], reader=reader), falls)
     assert not isinstance(learned, Finding)

@@ -58,7 +58,7 @@ def numbers_seen(patient: Patient) -> Mapping[str, Any]:
     numbers = [(s, holding(structure, s)) for s in sites[:SITES] if s.targets.is_floating_point()]
     found = [(site, held) for site, held in numbers if held is not None]
     if not found:
-        raise NotApplicable("no target stands among the numbers that the model is given")
+        raise NotApplicable("no target value appears among the model's inputs")
     require_faithful(tape)
     return {
         "pairs": [

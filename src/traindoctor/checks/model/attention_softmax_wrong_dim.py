@@ -41,7 +41,7 @@ def attention_softmax_wrong_dim(record: Record) -> Outcome:
         a for a in rows if min(a["off"], a["off_at_product"] or 0.0) > OFF + ROUNDINGS * a["noise"]
     ]
     if not wrong:
-        return attention_softmax_wrong_dim.clear("weights sum to 1 over the keys")
+        return attention_softmax_wrong_dim.clear("attention weights sum to 1 over the keys")
     worst = max(wrong, key=lambda a: a["off"])
     return attention_softmax_wrong_dim.finding(
         evidence(

@@ -31,7 +31,7 @@ TOO_GOOD, STEPS, FRESH = 0.1, 20, 0.9
     slug="causal-mask-leak",
     title="A prediction sees the token it has to predict",
     law=laws.UNSEEN,
-    undecided="a model that is meant to make its own input again sees its targets too",
+    undecided="an autoencoder sees its targets too, on purpose",
     explains=("overfitting", "greedy-repetition", "undertrained"),
     urgent=True,
     essential=True,
@@ -116,7 +116,7 @@ def of_numbers(record: Record, no_tokens: Outcome) -> Outcome:
             return causal_mask_leak.clear(NORMALISED)
         return causal_mask_leak.finding(
             evidence(
-                "change of a prediction when its own target is changed in the input",
+                "change of a prediction when its own target changes in the input",
                 pair["own"],
                 0.0,
                 noise=1e-6,
@@ -129,12 +129,12 @@ def of_numbers(record: Record, no_tokens: Outcome) -> Outcome:
             + (
                 "it is given what it is asked to forecast"
                 if pair["ahead"]
-                else "it is read from the place where that number goes in"
+                else "it is read from the token that holds that number"
             ),
             remedy=None if pair["ahead"] else BESIDE,
             grade="exact" if pair["ahead"] else "statistic",
         )
-    return causal_mask_leak.clear("no prediction of the future is given what it is asked for")
+    return causal_mask_leak.clear("no forecast depends on the value it is asked for")
 
 
 def reads_its_answer(pair: dict[str, Any]) -> bool:

@@ -119,7 +119,9 @@ def bag_of_pieces(record: Record, values: Mapping[str, Any]) -> Outcome:
     """Patches or frames without any code. What is left to learn may need their order; a bag may be all that is meant."""
     course = course_of(record)
     if course is None or course.last < FITS * course.first:
-        return position_missing.clear("the task is learned without the order of its pieces")
+        return position_missing.clear(
+            "the task is learned without the order of its patches or frames"
+        )
     return position_missing.finding(
         evidence(
             "change in the outputs when places are swapped",
@@ -128,7 +130,7 @@ def bag_of_pieces(record: Record, values: Mapping[str, Any]) -> Outcome:
             noise=values["noise"],
             step=values["step"],
         ),
-        summary=f"nothing tells the {values['places']} places apart that the input is cut into: swapping them changes nothing",
+        summary=f"the model cannot tell the {values['places']} patches or frames of an input apart: swapping them changes nothing",
         remedy="Add a position embedding, one row for each place, to the patches or frames before the first block.",
         line=values["line"],
         since_step=0,
@@ -138,7 +140,7 @@ def bag_of_pieces(record: Record, values: Mapping[str, Any]) -> Outcome:
 
 def remedy(values: Mapping[str, Any]) -> str:
     if values.get("by_example"):
-        return "The position table is indexed by the example, not by the place: with `batch_first=True` take its rows by dimension 1."
+        return "The position table is indexed along the batch: with `batch_first=True` index it by dimension 1."
     if values["codes"] == 1:
         return "Every place gets the same code: fill the position table, or let it train."
     return "Look at the codes of neighbouring places: on a grid each needs its row and its column."
