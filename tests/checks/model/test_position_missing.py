@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
+from traindoctor.checks.base import Clear, Finding, NotApplicable, NotJudged, Outcome
 from traindoctor.checks.model.position_missing import position_missing
 from traindoctor.record import ExamResult, make_record
 
@@ -92,3 +92,14 @@ def test_a_classifier_that_learns_nothing_is_held_against_one_that_knows_the_ord
     assert isinstance(missing, Finding)
     assert isinstance(meant, Finding)
     assert (missing.status, meant.status) == ("likely", "possible")
+
+
+def test_a_next_token_model_cannot_have_it_whatever_is_added_to_its_places() -> None:
+    """Its mask tells the order. Codes are asked about only where no rows of tokens were found."""
+    exams = [
+        ExamResult("positions", 0, "not-applicable", {}, "a next-token model"),
+        ExamResult("place_codes", 0, "refused", {}, "no code is added"),
+    ]
+    assert isinstance(position_missing(make_record(exams=exams)), NotJudged)
+    tokens = ExamResult("dependence", 0, "done", {"pairs": []}, "")
+    assert isinstance(position_missing(make_record(exams=[*exams, tokens])), NotApplicable)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
+from traindoctor.checks.base import Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.course import course_of, late_levels
 from traindoctor.checks.data.base import GAIN, is_rounding, reference
@@ -74,7 +74,8 @@ def position_missing(record: Record) -> Outcome:
 def told_apart(record: Record) -> Outcome | None:
     """Of sequences that are no rows of tokens: do the codes that are added tell their places apart?"""
     asked = record.exam("positions")
-    if asked is None or asked.outcome != "not-applicable":
+    tokens = done_exam(record, "dependence") is not None
+    if tokens or asked is None or asked.outcome != "not-applicable":
         return None
     result = record.exam("place_codes")
     if result is None:
