@@ -26,6 +26,7 @@ ALLOWED = {
     "diagnosis": {"checks", "logs", "record", "errors"},
     "report": {"diagnosis", "checks", "record", "errors"},
     "dashboard": {"report", "diagnosis", "checks", "record", "errors"},
+    "compare": {"record", "diagnosis", "checks", "plain_files", "errors"},
     "numerics": {"errors"},
     "kernels": {"numerics", "errors"},
     "lm": {"kernels", "numerics", "plain_files", "private_files", "errors"},
@@ -46,6 +47,7 @@ ALLOWED = {
         "kernels",
         "errors",
     },
+    "tracing": {"compare", "capture", "ground", "events", "errors"},
     "capture": {
         "exams",
         "probes",
@@ -59,7 +61,7 @@ ALLOWED = {
         "errors",
     },
 }
-EVERYTHING = {"doctor", "checkup", "cli", "integrations", "__init__", "__main__"}
+EVERYTHING = {"doctor", "checkup", "comparison", "cli", "integrations", "__init__", "__main__"}
 JUDGING = [
     "errors",
     "plain_files",
@@ -70,6 +72,7 @@ JUDGING = [
     "checks",
     "diagnosis",
     "report",
+    "compare",
 ]
 
 

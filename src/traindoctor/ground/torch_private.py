@@ -20,6 +20,7 @@ try:
     _C: Any = torch._C
     _overrides: Any = torch.overrides
     _dispatch: Any = torch.utils._python_dispatch
+    _pytree: Any = torch.utils._pytree
 
     # The stacks of modes, the script's and ours.
     pop_function_mode, push_function_mode = _overrides._pop_mode, _overrides._push_mode
@@ -60,6 +61,13 @@ try:
 
     # The names of registered operators.
     OpOverload, OpOverloadPacket = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+
+    # Containers of tensors, taken apart and put together again.
+    tree_flatten, tree_unflatten = _pytree.tree_flatten, _pytree.tree_unflatten
+    tree_map_only = _pytree.tree_map_only
+
+    # Whether a backward pass is under way: what a checkpoint computes again in it is no new forward pass.
+    current_backward = _C._current_graph_task_id
 
     # Norms of many tensors in one launch.
     foreach_norm = torch._foreach_norm

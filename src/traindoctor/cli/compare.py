@@ -1,0 +1,148 @@
+"""traindoctor compare: where do two implementations part ways?"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from traindoctor.errors import TraindoctorError
+from traindoctor.plain_files import is_there
+
+if TYPE_CHECKING:
+    from traindoctor.compare.answer import Answer
+    from traindoctor.tracing.patient import PatientSide
+
+STATUS = {"equal": 0, "different": 1, "inconclusive": 3}
+
+
+@click.command()
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Also write the answer as JSON; - for standard output.",
+)
+@click.option(
+    "--report",
+    "report_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write a page with the picture of the error through the layers (.html).",
+)
+@click.option(
+    "--map",
+    "map_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="JSON: name in B -> name in A, a list of names in A that stand side by side, or null.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1, 20),
+    default=3,
+    show_default=True,
+    help="Training steps that are compared.",
+)
+@click.option(
+    "--draws",
+    type=click.IntRange(1, 20),
+    default=3,
+    show_default=True,
+    help="Perturbed runs of A that the tolerance is measured on.",
+)
+@click.argument("a")
+@click.argument("b")
+def command(
+    json_file: str | None,
+    report_file: Path | None,
+    map_file: Path | None,
+    steps: int,
+    draws: int,
+    a: str,
+    b: str,
+) -> int:
+    """Name the first number that is wrong in B, which is to do what A does.
+
+    \b
+    traindoctor compare ref.py:make mine.py:make      functions that give model, batches, loss_fn, optimizer
+    traindoctor compare ref.py:make dump/             a dump of a program in any language (docs/dump-format.md)
+    traindoctor compare good/ dump/                   two dumps
+    traindoctor compare train.py "torchrun --nproc-per-node 2 train.py"     scripts with their arguments
+    traindoctor compare runs/before runs/after        two recorded runs: did the change help?
+
+    A is trusted. Functions are given the same weights and batches; dropout modules are switched off. Forward, loss,
+    backward and update are walked in order, and the first tensor whose difference is more than rounding explains is named.
+
+    Exit status: 0 equal, 1 different, 2 wrong use, 3 inconclusive.
+    """
+    from traindoctor import comparison
+
+    words = ["traindoctor", "compare", a, b, "--steps", str(steps)]
+    words += ["--map", str(map_file)] if map_file else []
+    options = comparison.Options(
+        steps=steps,
+        draws=draws,
+        given=comparison.read_map(map_file) if map_file else None,
+        reproduce=shlex.join(words),
+    )
+    if report_file is not None and report_file.suffix != ".html":
+        raise TraindoctorError(
+            f"--report writes a page: give a name that ends in .html, not {report_file}"
+        )
+    found = comparison.compare_sides(side(a), side(b), options)
+    if json_file is not None:
+        write_json(found.as_dict(), json_file)
+    if report_file is not None:
+        from traindoctor.compare.page import write_page
+
+        write_page(found, report_file)
+    if json_file != "-":
+        tell(found)
+    return STATUS[found.verdict]
+
+
+def side(text: str) -> PatientSide | Path:
+    """What a user means by A or B."""
+    from traindoctor.compare.dump import is_dump
+
+    path = Path(text)
+    if is_there(path) and path.is_dir():
+        if is_dump(path):
+            return path
+        raise TraindoctorError(
+            f"{text} is neither a dump folder (it has no index.jsonl) nor a recorded run"
+        )
+    file, colon, function = text.rpartition(":")
+    if colon and file.endswith(".py"):
+        if not is_there(Path(file)):
+            raise TraindoctorError(f"there is no file {file!r}")
+        from traindoctor.tracing.patient import PatientSide
+
+        return PatientSide(Path(file), function)
+    raise TraindoctorError(
+        f"{text!r} is no side to compare: give file.py:function, a dump folder, a recorded run, or a script"
+    )
+
+
+def tell(found: Answer) -> None:
+    """On the terminal."""
+    from traindoctor.compare.table import lines
+    from traindoctor.report import terminal
+
+    for line in lines(found, width=terminal.width_of(sys.stdout)):
+        click.echo(line)
+
+
+def write_json(data: dict[str, Any], file: str) -> None:
+    text = json.dumps(data, indent=1, allow_nan=False)
+    if file == "-":
+        click.echo(text)
+        return
+    try:
+        Path(file).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TraindoctorError(f"cannot write {file}: {error.strerror}") from None

@@ -1,0 +1,43 @@
+"""What kind of difference it is: simple changes of A that give B within the tolerance, the plainest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from traindoctor.compare.kinds import attention, layers, losses, sums, updates, whole
+from traindoctor.compare.kinds.base import Kind, Scene
+
+TRIED: tuple[Callable[[Scene], Kind | None], ...] = (
+    whole.not_finite,
+    whole.zeros,
+    whole.shorter_dtype,
+    updates.decay,
+    updates.bias_correction,
+    sums.rows_of_a_table,
+    layers.linear,
+    layers.pointwise,
+    layers.norm_epsilon,
+    whole.factor,
+    whole.axes,
+    whole.shifted,
+    losses.targets,
+    attention.attention,
+    whole.permuted,
+    sums.added,
+    sums.another_tensor,
+    sums.part_of_the_rows,
+    layers.linear_backward,
+    layers.pointwise_backward,
+    layers.norm_backward,
+    attention.attention_backward,
+    whole.tile,
+)
+
+
+def explain(scene: Scene) -> Kind | None:
+    """The first that fits; None where no simple change explains B."""
+    for one in TRIED:
+        found = one(scene)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,119 @@
+"""What rounding alone does to a step: every operation's inputs and results moved by one unit in the last place.
+
+Monte Carlo arithmetic: two right implementations of one formula differ in the order of sums and in where values are
+rounded. A step whose every operation is perturbed by that much shows how far each tensor may move for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from traindoctor.ground.torch_private import TorchDispatchMode, tree_map_only
+
+# Operations that only hand values on, or set them: what they give is as exact as what they were given.
+HANDED_ON = {"copy_", "_to_copy", "clone", "detach", "lift_fresh", "zero_", "fill_", "set_"}
+# These are computed from their inputs alone with sums inside: the inputs' last places stand for the order of the sum.
+PLAIN = (Tensor, torch.nn.Parameter)
+
+
+class Rounding(TorchDispatchMode):
+    """Perturbs whatever runs inside. `units` gives the relative size by dtype where it is coarser than the dtype's own."""
+
+    def __init__(self, seed: int, *, coarse: float = 0.0, products: float = 0.0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seed = seed
+        self._coarse, self._products = coarse, products
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.rpartition("::")[2]
+        if (
+            name in HANDED_ON
+            or any(
+                return_.alias_info and not return_.alias_info.is_write
+                for return_ in func._schema.returns
+            )
+            or torch.Tag.nondeterministic_seeded in func.tags
+            or not any(isinstance(value, Tensor) for value in _flat((args, kwargs)))
+        ):
+            return func(*args, **kwargs)
+        unit = max(self._coarse, self._products if is_product(name) else 0.0)
+        written = _written(func, args, kwargs)
+        if written:
+            given = func(*args, **kwargs)
+            with torch.no_grad():
+                for tensor in written:
+                    if _movable(tensor):
+                        tensor.copy_(self.moved(tensor, unit))
+            return given
+        args, kwargs = tree_map_only(Tensor, lambda t: self.moved(t, unit), (args, kwargs))
+        given = func(*args, **kwargs)
+        return tree_map_only(Tensor, lambda t: self.moved(t, self._coarse), given)
+
+    def moved(self, tensor: Tensor, unit: float = 0.0) -> Tensor:
+        """The tensor with each number up or down by about one unit in its last place.
+
+        Whole numbers stay: they are counts, positions and indices, which no right program rounds.
+        """
+        if not _movable(tensor):
+            return tensor
+        size = max(unit, torch.finfo(tensor.dtype).eps)
+        noise = torch.empty_like(tensor, dtype=torch.float32)
+        noise.uniform_(-size, size, generator=self._generator(tensor.device))
+        wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+        return torch.where(tensor == tensor.round(), tensor, (wide + wide * noise).to(tensor.dtype))
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
+
+
+def is_product(name: str) -> bool:
+    """Operations that tensor cores make: with TF32 their inputs are rounded to 10 bits."""
+    return name in {"mm", "bmm", "addmm", "baddbmm", "linear", "matmul"} or "convolution" in name
+
+
+def _movable(tensor: Tensor) -> bool:
+    return (
+        type(tensor) in PLAIN
+        and tensor.is_floating_point()
+        and tensor.layout == torch.strided
+        and tensor.device.type != "meta"
+        and tensor.dtype.itemsize > 1
+    )
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    found = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            found += [tensor for tensor in _flat(value) if isinstance(tensor, Tensor)]
+    return found
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _flat(inner)
+    elif isinstance(value, dict):
+        yield from _flat(list(value.values()))
+    else:
+        yield value
+
+
+@contextmanager
+def rounding(seed: int | None, *, coarse: float = 0.0, products: float = 0.0) -> Iterator[None]:
+    """Inside, everything is perturbed; without a seed nothing is."""
+    if seed is None:
+        yield
+        return
+    with Rounding(seed, coarse=coarse, products=products):
+        yield
