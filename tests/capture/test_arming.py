@@ -13,6 +13,7 @@ import pytest
 import torch
 from scripts_of_capture import run_python, watched
 
+from traindoctor.capture.arming import located
 from traindoctor.capture.import_hook import AfterImport
 from traindoctor.capture.step_hooks import StepHooks
 from traindoctor.record import open_record
@@ -130,3 +131,13 @@ def test_whoever_leaves_inside_a_step_does_not_break_it() -> None:
     assert heard == ["before"]
     hooks.expect_nothing()
     assert not hooks._handles
+
+
+def test_the_script_is_found_from_any_folder(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "app").mkdir()
+    monkeypatch.chdir(tmp_path)
+    settings = {"script": "train.py", "module": False}
+    assert located(settings) == {**settings, "file": str(tmp_path / "train.py")}
+    assert located({"script": "app"})["file"] == str(tmp_path / "app" / "__main__.py")
+    for without in ({"script": "train", "module": True}, {"script": None}, {}):
+        assert located(without) == without

@@ -41,7 +41,16 @@ _fork_handled = False
 
 def arm(settings: dict[str, Any]) -> None:
     """Watches this process as soon as it imports torch. A second call does nothing."""
-    _join(settings, child=False)
+    _join(located(settings), child=False)
+
+
+def located(settings: dict[str, Any]) -> dict[str, Any]:
+    """With the script's full path: it may leave its folder before it imports torch, and its children start elsewhere."""
+    script = settings.get("script")
+    if not script or settings.get("module"):
+        return settings
+    file = Path(os.path.abspath(script))
+    return {**settings, "file": str(file / "__main__.py" if file.is_dir() else file)}
 
 
 def join(settings: dict[str, Any]) -> None:
@@ -134,6 +143,7 @@ def start_watch(settings: dict[str, Any]) -> Watch:
     import atexit
 
     from traindoctor.capture.watch import Watch
+    from traindoctor.record.script_text import script_text
 
     made = Watch(
         Path(settings["out"]),
@@ -143,6 +153,8 @@ def start_watch(settings: dict[str, Any]) -> Watch:
     )
     script = {"path": settings.get("script"), "argv": settings.get("argv", [])}
     made.describe(script=script | ({"module": True} if settings.get("module") else {}))
+    if settings.get("file") and (text := script_text(settings["file"], name=script["path"])):
+        made.describe(**{"script.text": text})
     made.attach()
     atexit.register(made.run_enders)
     return made
@@ -160,7 +172,7 @@ def _forked() -> None:
 
 def export(settings: dict[str, Any]) -> None:
     """Lets child interpreters (mp.spawn, torchrun, subprocess) join this run."""
-    os.environ[VARIABLE] = json.dumps({**settings, "rank": launched_rank()})
+    os.environ[VARIABLE] = json.dumps({**located(settings), "rank": launched_rank()})
     old = os.environ.get("PYTHONPATH")
     if str(STARTUP) not in (old or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = f"{STARTUP}{os.pathsep}{old}" if old else str(STARTUP)

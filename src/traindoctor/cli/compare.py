@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from traindoctor.compare.answer import Answer
     from traindoctor.tracing.patient import PatientSide
 
+# What `diagnose` reads too.
+RECORDS = {".sqlite", ".csv", ".json", ".jsonl"}
 STATUS = {"equal": 0, "different": 1, "inconclusive": 3}
 
 
@@ -79,6 +81,12 @@ def command(
 
     Exit status: 0 equal, 1 different, 2 wrong use, 3 inconclusive.
     """
+    if report_file is not None and report_file.suffix != ".html":
+        raise TraindoctorError(
+            f"--report writes a page: give a name that ends in .html, not {report_file}"
+        )
+    if is_run(a) or is_run(b):
+        return of_runs(a, b, json_file, report_file)
     from traindoctor import comparison
 
     words = ["traindoctor", "compare", a, b, "--steps", str(steps)]
@@ -89,10 +97,6 @@ def command(
         given=comparison.read_map(map_file) if map_file else None,
         reproduce=shlex.join(words),
     )
-    if report_file is not None and report_file.suffix != ".html":
-        raise TraindoctorError(
-            f"--report writes a page: give a name that ends in .html, not {report_file}"
-        )
     found = comparison.compare_sides(side(a), side(b), options)
     if json_file is not None:
         write_json(found.as_dict(), json_file)
@@ -103,6 +107,40 @@ def command(
     if json_file != "-":
         tell(found)
     return STATUS[found.verdict]
+
+
+def is_run(text: str) -> bool:
+    """Whether a side is a recorded run, or a log of another tool."""
+    from traindoctor.record.reader import record_files
+
+    path = Path(text)
+    if not is_there(path):
+        return False
+    return bool(record_files(path)) if path.is_dir() else path.suffix in RECORDS
+
+
+def of_runs(a: str, b: str, json_file: str | None, report_file: Path | None) -> int:
+    """Two recorded runs: verdicts, tests, curves, settings, environment and the scripts side by side."""
+    from traindoctor.cli.diagnose import read
+    from traindoctor.compare.runs import compare_runs
+    from traindoctor.report import terminal
+
+    for text, other in ((a, b), (b, a)):
+        if not is_run(text):
+            raise TraindoctorError(
+                f"{other} is a recorded run and {text} is not: give two recorded runs, or two sides to run"
+            )
+    if report_file is not None:
+        raise TraindoctorError(
+            "--report draws tensors, and a record has none: `traindoctor ui` shows the curves of two runs"
+        )
+    found = compare_runs(read(Path(a)), read(Path(b)), titles=(a, b))
+    if json_file is not None:
+        write_json(found.as_dict(), json_file)
+    if json_file != "-":
+        for line in found.lines(terminal.width_of(sys.stdout)):
+            click.echo(line)
+    return int(found.different)
 
 
 def side(text: str) -> PatientSide | Path:

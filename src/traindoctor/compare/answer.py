@@ -151,7 +151,7 @@ def answer(
         )
     kind = None
     if first is not None and first.state == "different":
-        kind = explain(Scene(first.entry, aligned.a, aligned.b, tolerance))
+        kind = explain(Scene(first.entry, aligned.a, aligned.b, tolerance, first.open))
     return Answer(
         a=aligned.a.title,
         b=aligned.b.title,

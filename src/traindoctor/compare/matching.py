@@ -44,8 +44,15 @@ def match_weights(
     by_layer_a, by_layer_b = _by_layer(left_a), _by_layer(left_b)
     for layer in by_layer_b:
         if layer in by_layer_a:
-            found += _match_layer(by_layer_a[layer], by_layer_b[layer])
-    return found
+            # Which side has the parts of which: the way that leaves fewer weights without a partner.
+            ways = [
+                _match_layer(by_layer_a[layer], by_layer_b[layer], first) for first in ("a", "b")
+            ]
+            found += max(ways, key=lambda way: sum(len(match.a + match.b) for match in way))
+    by_layer: dict[str, list[Match]] = defaultdict(list)
+    for match in found:
+        by_layer[_layer(match.b[0])].append(match)
+    return [m for some in by_layer.values() for m in _squares_as_the_others(some, {**a, **b})]
 
 
 def _given(
@@ -129,19 +136,23 @@ def _by_layer(shapes: Mapping[str, Shape]) -> dict[str, dict[str, Shape]]:
     """Weights by the first number in their names: the layer. Those outside of all layers come as ''."""
     found: dict[str, dict[str, Shape]] = defaultdict(dict)
     for name, shape in shapes.items():
-        number = re.search(r"\d+", name)
-        # A number at the very end (c_fc1) names a part and no layer.
-        inside = number is not None and number.end() < len(name)
-        found[str(int(number[0])) if number and inside else ""][name] = shape
+        found[_layer(name)][name] = shape
     return found
 
 
-def _match_layer(a: Mapping[str, Shape], b: Mapping[str, Shape]) -> list[Match]:
+def _layer(name: str) -> str:
+    number = re.search(r"\d+", name)
+    # A number at the very end (c_fc1) names a part and no layer.
+    return str(int(number[0])) if number and number.end() < len(name) else ""
+
+
+def _match_layer(a: Mapping[str, Shape], b: Mapping[str, Shape], first: str) -> list[Match]:
     """Of one layer: where both sides have as many of a shape, by likeness of names and order; else side by side."""
     found = []
     left_a, left_b = dict(a), dict(b)
     # Parts side by side first: a fused weight has a shape of its own, its parts may share theirs with others.
-    for whole, parts, flipped in ((left_a, left_b, False), (left_b, left_a, True)):
+    ways = ((left_a, left_b, False), (left_b, left_a, True))
+    for whole, parts, flipped in ways if first == "a" else ways[::-1]:
         for name in [n for n in whole if not _has_partner(whole[n], parts, whole)]:
             run = _run_of_parts(whole[name], parts)
             if run is None:
@@ -159,7 +170,7 @@ def _match_layer(a: Mapping[str, Shape], b: Mapping[str, Shape]) -> list[Match]:
         theirs = [n for n in left_b if _either_way(left_b[n]) == shape]
         for x, y in _most_alike(mine, theirs):
             found.append(_pair(x, y, left_a, left_b))
-    return _squares_as_the_others(found, {**a, **b})
+    return found
 
 
 def _squares_as_the_others(found: list[Match], shapes: Mapping[str, Shape]) -> list[Match]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,6 +42,7 @@ def weight_shapes(trace: Trace) -> dict[str, tuple[int, ...]]:
 
 def align(a: Trace, b: Trace, given: Mapping[str, Any] | None = None) -> Aligned:
     """Finds partners and puts B into A's terms. Where A has the parts of what is one in B, A is joined."""
+    a, b = calls_joined(a, b), calls_joined(b, a)
     shapes_a, shapes_b = weight_shapes(a), weight_shapes(b)
     matches = match_weights(shapes_a, shapes_b, given)
     modules = Modules([e.name for e in a.of_kind("activation")], matches, given)
@@ -54,6 +56,36 @@ def align(a: Trace, b: Trace, given: Mapping[str, Any] | None = None) -> Aligned
         only_a=tuple(name for name in shapes_a if name not in matched),
         only_b=tuple(name for name in shapes_b if name not in by_part_b),
     )
+
+
+def calls_joined(trace: Trace, other: Trace) -> Trace:
+    """Where a side works through the batch in parts (`name`, `name#2`, ...) and the other at once: the parts in a row."""
+    calls: dict[tuple[str, int, str], list[Entry]] = defaultdict(list)
+    for entry in trace.entries:
+        if entry.kind in ("activation", "gradient"):
+            calls[entry.kind, entry.step, entry.name.partition("#")[0]].append(entry)
+    parts = {}
+    for key, found in calls.items():
+        whole = other.by_key.get(key)
+        again = other.by_key.get((*key[:2], f"{key[2]}#2"))
+        if len(found) < 2 or whole is None or again is not None:
+            continue
+        found = sorted(found, key=lambda e: int(e.name.partition("#")[2] or 1))
+        rows = sum(entry.shape[0] for entry in found if entry.shape)
+        fits = all(e.shape[1:] == whole.shape[1:] and e.rows is None for e in found)
+        if fits and whole.shape[:1] == (rows,):
+            parts[key] = found
+    entries, last = [], {key: found[-1].key for key, found in parts.items()}
+    for entry in trace.entries:
+        key = (entry.kind, entry.step, entry.name.partition("#")[0])
+        if key not in parts:
+            entries.append(entry)
+        elif entry.key == last[key]:
+            found = parts[key]
+            shape = (sum(e.shape[0] for e in found), *entry.shape[1:])
+            read = _reader(found, 0, turned=False)
+            entries.append(replace(entry, name=key[2], shape=shape, read=read))
+    return replace(trace, entries=tuple(entries))
 
 
 def _joined(trace: Trace, by_part: Mapping[str, Match], side: str) -> list[Entry]:

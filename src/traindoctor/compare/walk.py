@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traindoctor.compare.terms import Aligned
-from traindoctor.compare.tolerance import Distance, Tolerance, distance
+from traindoctor.compare.tolerance import Distance, Tolerance, distance, undetermined
 from traindoctor.compare.trace import Entry, Trace
 
 State = Literal["same", "different", "missing", "shape"]
@@ -31,6 +32,8 @@ class Place:
     state: State
     apart: Distance | None = None
     allowed: Distance | None = None
+    open: NDArray[Any] | None = None
+    """Of an update: elements that rounding leaves undetermined; they are not compared."""
 
     @property
     def over(self) -> float | None:
@@ -42,11 +45,11 @@ class Place:
 
 def walk(aligned: Aligned, tolerance: Tolerance) -> list[Place]:
     """Every tensor of A, in order."""
-    return [_place(entry, aligned.b, tolerance) for entry in in_order(aligned.a.entries)]
+    return [_place(entry, aligned, tolerance) for entry in in_order(aligned.a.entries)]
 
 
-def _place(entry: Entry, b: Trace, tolerance: Tolerance) -> Place:
-    other = b.by_key.get(entry.key)
+def _place(entry: Entry, aligned: Aligned, tolerance: Tolerance) -> Place:
+    other = aligned.b.by_key.get(entry.key)
     if other is None:
         return Place(entry, "missing")
     first, second = entry.values(), other.values()
@@ -57,9 +60,24 @@ def _place(entry: Entry, b: Trace, tolerance: Tolerance) -> Place:
     if first.dtype.kind != "f" and second.dtype.kind != "f":
         same = np.array_equal(first, second)
         return Place(entry, "same" if same else "different")
-    apart = distance(first.astype(np.float64), second.astype(np.float64))
-    allowed = tolerance.of(entry)
-    return Place(entry, "different" if apart.over(allowed) > 1 else "same", apart, allowed)
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    hidden = open_elements(entry, aligned.a, tolerance)
+    if hidden is not None:
+        first, second = np.where(hidden, 0.0, first), np.where(hidden, 0.0, second)
+    apart, allowed = distance(first, second), tolerance.of(entry)
+    state: State = "different" if apart.over(allowed) > 1 else "same"
+    return Place(entry, state, apart, allowed, hidden)
+
+
+def open_elements(entry: Entry, a: Trace, tolerance: Tolerance) -> NDArray[Any] | None:
+    """Of an update, those that its gradients do not determine."""
+    if entry.kind != "update":
+        return None
+    gradients = [a.by_key.get(("gradient", step, entry.name)) for step in range(entry.step + 1)]
+    known = [
+        g for g in gradients if g is not None and (g.shape, g.rows) == (entry.shape, entry.rows)
+    ]
+    return undetermined((gradient.values(), tolerance.of(gradient)) for gradient in known)
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:

@@ -9,7 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from traindoctor.ground.torch_private import (
+    num_dispatch_modes,
+    pop_dispatch_mode,
+    push_dispatch_mode,
+)
+
 DEVICES = ("cpu", "cuda")
+
+
+@contextmanager
+def dispatch_modes_aside() -> Iterator[None]:
+    """Inside, operations reach no dispatch mode."""
+    kept = [pop_dispatch_mode() for _ in range(num_dispatch_modes())]
+    try:
+        yield
+    finally:
+        for mode in reversed(kept):
+            push_dispatch_mode(mode)
+
 
 Autocast = tuple[Any, ...]
 """((device, dtype) where it is on, whether casts of weights are cached)"""

@@ -35,6 +35,9 @@ LOSS = ("loss.token", "loss.read", "loss.root")
 # A fact such as the list of parameters may be long; the page shows the head of it.
 MAX_ITEMS = 400
 
+# Facts that no page shows: the verdict comes by itself, and a page may be given away where the script may not.
+NOT_SHOWN = {"verdict", "script.text"}
+
 
 def run_payload(
     record: Record, *, name: str, state: str, verdict: Mapping[str, Any] | None
@@ -49,7 +52,9 @@ def run_payload(
         "created": record.meta.get("created"),
         "series": series_names(record),
         "layers": {name: layer_info(record, name) for name in layer_names(record)},
-        "facts": {key: shorten(value) for key, value in record.facts.items() if key != "verdict"},
+        "facts": {
+            key: shorten(value) for key, value in record.facts.items() if key not in NOT_SHOWN
+        },
         "exams": [
             {
                 "exam": result.exam,

@@ -64,10 +64,11 @@ class Rounding(TorchDispatchMode):
         if not _movable(tensor):
             return tensor
         size = max(unit, torch.finfo(tensor.dtype).eps)
-        noise = torch.empty_like(tensor, dtype=torch.float32)
-        noise.uniform_(-size, size, generator=self._generator(tensor.device))
-        wide = tensor if tensor.dtype == torch.float64 else tensor.float()
-        return torch.where(tensor == tensor.round(), tensor, (wide + wide * noise).to(tensor.dtype))
+        wide = torch.promote_types(tensor.dtype, torch.float32)
+        factor = torch.empty_like(tensor, dtype=wide)
+        factor.uniform_(1 - size, 1 + size, generator=self._generator(tensor.device))
+        moved = factor.mul_(tensor).to(tensor.dtype)
+        return torch.where(tensor == tensor.round(), tensor, moved)
 
     def _generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from traindoctor.compare.dump import DumpWriter
-from traindoctor.compare.tolerance import Distance
+from traindoctor.compare.tolerance import FEWEST, MARGIN, Distance
 from traindoctor.compare.trace import Key, Trace
 
-# Numbers kept of one tensor: every activation of a model of 100 million weights at 4 rows of 1024 tokens is near that.
-MOST_KEPT = 1 << 22
+# Numbers kept of one activation, and of what belongs to a weight: a matrix of 2048 x 2048 is kept whole, since parts of
+# it could not be turned over or put side by side with others.
+MOST_KEPT = {"activation": 1 << 20, "gradient": 1 << 22, "update": 1 << 22, "weight": 1 << 22}
 
 HALF = {torch.bfloat16: "bfloat16"}
 
@@ -40,14 +41,16 @@ def rows_of(tensor: Tensor, rows: tuple[int, ...] | None) -> Tensor:
 class DumpSink:
     """Writes every tensor, of large ones some rows."""
 
-    def __init__(self, writer: DumpWriter, *, most: int = MOST_KEPT) -> None:
-        self._writer, self._most = writer, most
+    def __init__(self, writer: DumpWriter) -> None:
+        self._writer = writer
 
     def take(
         self, name: str, kind: str, step: int, tensor: Tensor, about: Mapping[str, Any]
     ) -> None:
         shape = tuple(tensor.shape)
-        rows = kept_rows(shape, self._most)
+        # The gradient of an activation has its rows: only weights are kept in more detail.
+        part_of = "activation" if about.get("op") else kind
+        rows = kept_rows(shape, MOST_KEPT.get(part_of, 1 << 30))
         kept = rows_of(tensor, rows).cpu().contiguous()
         dtype = str(kept.dtype).removeprefix("torch.")
         values = kept.view(torch.int16) if kept.dtype in HALF else kept
@@ -69,6 +72,8 @@ class SpreadSink:
 
     trace: Trace
     distances: dict[Key, Distance] = field(default_factory=dict)
+    _open: dict[str, Tensor] = field(default_factory=dict)
+    """Of each weight, the elements whose update its gradients do not determine (compare.tolerance.undetermined)."""
 
     def take(
         self, name: str, kind: str, step: int, tensor: Tensor, about: Mapping[str, Any]
@@ -82,7 +87,14 @@ class SpreadSink:
         there = torch.from_numpy(
             np.array(first.read(), dtype=np.float32 if here.dtype == torch.float32 else np.float64)
         ).to(here.device)
-        self.distances[first.key] = distance_of_tensors(there, here)
+        hidden = self._open.get(name) if kind == "update" else None
+        if hidden is not None and hidden.shape == there.shape:
+            there, here = there.masked_fill(hidden, 0.0), here.masked_fill(hidden, 0.0)
+        found = self.distances[first.key] = distance_of_tensors(there, here)
+        if kind == "gradient" and not about.get("op"):
+            rms = float(torch.linalg.vector_norm(there)) / max(1, there.numel()) ** 0.5
+            small = there.abs() <= MARGIN * found.whole * rms
+            self._open[name] = small & self._open[name] if name in self._open else small
 
 
 def distance_of_tensors(there: Tensor, here: Tensor) -> Distance:
@@ -96,7 +108,10 @@ def distance_of_tensors(there: Tensor, here: Tensor) -> Distance:
         worst = float(apart.max())
         return Distance(np.inf if worst else 0.0, np.inf if worst else 0.0)
     whole = float(torch.linalg.vector_norm(apart)) / norm
-    return Distance(whole, float(apart.div_(there.abs() + rms).max()))
+    slope = 0.0
+    if there.numel() >= FEWEST:
+        slope = abs(float(torch.dot(there.flatten(), here.flatten())) / norm**2 - 1)
+    return Distance(whole, float(apart.div_(there.abs() + rms).max()), slope)
 
 
 class Renaming:

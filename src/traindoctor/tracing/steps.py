@@ -10,6 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from traindoctor.ground.modes import dispatch_modes_aside
+from traindoctor.ground.names import clean as plain_name
+from traindoctor.ground.names import is_compiled
 from traindoctor.ground.torch_private import current_backward
 
 
@@ -38,25 +41,47 @@ class Side:
         }
 
 
-def plain_name(name: str) -> str:
-    """Without what wrappers put before it: a compiled or wrapped model has the names of the model."""
-    parts = [part for part in name.split(".") if part not in ("_orig_mod", "_fsdp_wrapped_module")]
-    return ".".join(parts)
+def directly(handler: Callable[..., Any], *args: Any) -> Any:
+    """Calls it."""
+    return handler(*args)
+
+
+def modules_of(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The modules of a model by their plain names. Inside compiled code no hook is called: it is seen from outside."""
+    wrapped = "_orig_mod" in model._modules
+    if wrapped or not is_compiled(model):
+        yield plain_name(name), model
+        for part, inner in () if wrapped else model.named_children():
+            yield from modules_of(inner, f"{name}.{part}" if name else part)
 
 
 class Tracer:
-    """Hooks on every module of a model; gone after `with`."""
+    """Hooks on every module of a model; gone after `with`.
 
-    def __init__(self, model: nn.Module, sink: Sink) -> None:
+    `enter` is what calls of ours pass through (the border, in a script), `hears` says whether a forward pass counts.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sink: Sink,
+        *,
+        enter: Callable[..., Any] = directly,
+        hears: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._model, self._sink = model, sink
+        self._enter, self._hears = enter, hears
         self._step = 0
         self._calls: dict[str, int] = {}
         self._known: dict[int, weakref.ref[Tensor]] = {}
         self._handles: list[Any] = []
 
     def __enter__(self) -> Tracer:
-        for name, module in self._model.named_modules():
-            name = plain_name(name)
+        seen: set[int] = set()
+        for name, module in modules_of(self._model):
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
             self._handles.append(module.register_forward_pre_hook(self._before(name)))
             self._handles.append(module.register_forward_hook(self._after(name)))
         return self
@@ -76,33 +101,37 @@ class Tracer:
 
     def _before(self, name: str) -> Callable[[nn.Module, Any], None]:
         def hook(module: nn.Module, given: Any) -> None:
-            if self._elsewhere() or not name or any(module.children()):
-                return
-            for tensor in _floats(given):
-                if not self._has(tensor):
-                    self._take(f"{name}.input", tensor, {})
-                return
+            if not self._elsewhere():
+                self._enter(self._given, name, module, given)
 
         return hook
+
+    def _given(self, name: str, module: nn.Module, given: Any) -> None:
+        if not name or any(module.children()):
+            return
+        tensor = next(_floats(given), None)
+        if tensor is not None and not self._has(tensor):
+            self._take(f"{name}.input", tensor, {"op": type(module).__name__})
 
     def _after(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, given: Any, made: Any) -> None:
-            if self._elsewhere():
-                return
-            for key, tensor in _named_floats(made):
-                if not self._has(tensor):
-                    about = {"op": type(module).__name__}
-                    eps = getattr(module, "eps", getattr(module, "variance_epsilon", None))
-                    if isinstance(eps, float):
-                        about["eps"] = eps  # type: ignore[assignment]
-                    self._take(f"{name or 'output'}{key}", tensor, about)
+            if not self._elsewhere():
+                self._enter(self._made, name, module, made)
 
         return hook
 
-    @staticmethod
-    def _elsewhere() -> bool:
-        """Inside a compiler's trace, or where a checkpoint computes again what was seen."""
-        return torch.compiler.is_compiling() or current_backward() != -1
+    def _made(self, name: str, module: nn.Module, made: Any) -> None:
+        for key, tensor in _named_floats(made):
+            if not self._has(tensor):
+                about: dict[str, Any] = {"op": type(module).__name__}
+                eps = getattr(module, "eps", getattr(module, "variance_epsilon", None))
+                if isinstance(eps, float):
+                    about["eps"] = eps
+                self._take(f"{name or 'output'}{key}", tensor, about)
+
+    def _elsewhere(self) -> bool:
+        """Inside a compiler's trace, where a checkpoint computes again what was seen, or where nobody listens."""
+        return torch.compiler.is_compiling() or current_backward() != -1 or not self._hears()
 
     def _has(self, tensor: Tensor) -> bool:
         known = self._known.get(id(tensor))
@@ -117,7 +146,7 @@ class Tracer:
             step = self._step
 
             def arrived(gradient: Tensor) -> None:
-                self._sink.take(name, "gradient", step, gradient.detach(), about)
+                self._enter(self._sink.take, name, "gradient", step, gradient.detach(), about)
 
             tensor.register_hook(arrived)
 
@@ -145,9 +174,23 @@ def _named_floats(value: Any, key: str = "") -> Iterator[tuple[str, Tensor]]:
     yield from [("", found[0][1])] if len(found) == 1 else found
 
 
+class Aside:
+    """Hands tensors on with no mode of torch in force: what a sink computes is not part of the step."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def take(
+        self, name: str, kind: str, step: int, tensor: Tensor, about: Mapping[str, Any]
+    ) -> None:
+        with dispatch_modes_aside():
+            self._sink.take(name, kind, step, tensor, about)
+
+
 def run_steps(side: Side, sink: Sink, steps: int) -> None:
     """Forward, loss, backward and update, `steps` times; the same batch again where there are fewer."""
     side.model.train()
+    sink = Aside(sink)
     for name, parameter in side.names.items():
         sink.take(name, "weight", 0, parameter.detach(), {})
     with Tracer(side.model, sink) as tracer:
@@ -165,7 +208,7 @@ def run_steps(side: Side, sink: Sink, steps: int) -> None:
             for name, parameter in reversed(side.names.items()):
                 if parameter.grad is not None:
                     sink.take(name, "gradient", step, parameter.grad.detach(), {})
-            with Movement(side, sink, step):
+            with Movement(side.names, sink, step):
                 side.optimizer.step()
             del loss
 
@@ -173,19 +216,20 @@ def run_steps(side: Side, sink: Sink, steps: int) -> None:
 class Movement:
     """What happens to the weights inside is handed on as updates."""
 
-    def __init__(self, side: Side, sink: Sink, step: int) -> None:
-        self._side, self._sink, self._step = side, sink, step
+    def __init__(self, names: Mapping[str, Tensor], sink: Sink, step: int) -> None:
+        self._names, self._sink, self._step = names, sink, step
 
     def __enter__(self) -> None:
-        self._before = {name: p.detach().clone() for name, p in self._side.names.items()}
+        with dispatch_modes_aside():
+            self._before = {name: p.detach().clone() for name, p in self._names.items()}
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            for name, parameter in self._side.names.items():
-                # In float32 at least: the difference of two bfloat16 numbers need not be one.
-                wide = torch.promote_types(parameter.dtype, torch.float32)
+        for name, parameter in self._names.items() if kind is None else ():
+            # In float32 at least: the difference of two bfloat16 numbers need not be one.
+            wide = torch.promote_types(parameter.dtype, torch.float32)
+            with dispatch_modes_aside():
                 moved = parameter.detach().to(wide) - self._before.pop(name).to(wide)
-                self._sink.take(name, "update", self._step, moved, {})
+            self._sink.take(name, "update", self._step, moved, {})
 
 
 def batch_tensors(batch: Any) -> Iterator[tuple[str, Tensor]]:

@@ -34,27 +34,33 @@ class Scene:
     a_trace: Trace
     b_trace: Trace
     tolerance: Tolerance
+    open: Array | None = None
+    """Elements of an update that are not compared (compare.tolerance.undetermined)."""
 
     @cached_property
     def a(self) -> Array:
-        return self.entry.values()
+        return self.closed(self.entry.values())
 
     @cached_property
     def b(self) -> Array:
-        return self.b_trace.by_key[self.entry.key].values().reshape(self.a.shape)
+        return self.closed(self.b_trace.by_key[self.entry.key].values().reshape(self.a.shape))
+
+    def closed(self, values: Array) -> Array:
+        """With 0 where nothing is compared."""
+        return values if self.open is None else np.where(self.open, 0.0, values)
 
     def explains(self, guess: Array) -> bool:
         """Whether B is this, as far as rounding lets one see, and this is not what A has."""
         if guess.shape != self.b.shape or not np.isfinite(guess).all():
             return False
-        allowed = self.tolerance.of(self.entry)
+        allowed, guess = self.tolerance.of(self.entry), self.closed(guess)
         return distance(guess, self.b).over(allowed) <= 1 < distance(guess, self.a).over(allowed)
 
     def is_a(self, guess: Array) -> bool:
         """Whether this is what A has: the formula that a variant is made from is A's own."""
         if guess.shape != self.a.shape or not np.isfinite(guess).all():
             return False
-        return distance(self.a, guess).over(self.tolerance.of(self.entry)) <= 1
+        return distance(self.a, self.closed(guess)).over(self.tolerance.of(self.entry)) <= 1
 
     @property
     def whole(self) -> bool:
@@ -64,7 +70,9 @@ class Scene:
     def get(self, kind: str, name: str, step: int | None = None) -> Array | None:
         """A tensor of A's, of the same step."""
         found = self.a_trace.by_key.get((kind, self.entry.step if step is None else step, name))
-        return found.values() if found is not None and found.rows is None else None
+        if found is None or (kind != "weight" and found.rows != self.entry.rows):
+            return None
+        return found.values() if found.rows in (None, self.entry.rows) else None
 
     def weight(self, name: str) -> Array | None:
         """A weight as the step found it."""
@@ -80,7 +88,7 @@ class Scene:
         """A's tensors before this one, the latest first."""
         place = next(i for i, e in enumerate(self.a_trace.entries) if e.key == self.entry.key)
         for entry in reversed(self.a_trace.entries[:place]):
-            if kind in (None, entry.kind) and entry.rows is None:
+            if kind in (None, entry.kind) and entry.rows == self.entry.rows:
                 yield entry
 
     def setting(self, name: str) -> float | None:

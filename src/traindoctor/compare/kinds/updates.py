@@ -18,6 +18,7 @@ def decay(scene: Scene) -> Kind | None:
     weight = scene.weight(scene.entry.name)
     if weight is None or not weight.any():
         return None
+    weight = scene.closed(weight)
     apart = scene.b - scene.a
     found = float(np.vdot(weight, apart)) / float(np.vdot(weight, weight))
     if not found or not scene.explains(scene.a + found * weight):
@@ -46,6 +47,7 @@ def bias_correction(scene: Scene) -> Kind | None:
         if pulled and weight is None:
             continue
         term = -pulled * weight if pulled and weight is not None else np.zeros_like(scene.a)
+        term = scene.closed(term)
         base, other = scene.a - term, scene.b - term
         square = float(np.vdot(base, base))
         if not square:
