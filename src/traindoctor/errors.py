@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+# Of a foreign error's text: its first sentence says what is wrong, the rest is advice or a table.
+MOST_TOLD = 160
+
+
+def in_a_sentence(error: BaseException) -> str:
+    """A library's error as a part of a sentence of ours: its kind and the first sentence of its text."""
+    lines = str(error).strip().splitlines()
+    text = lines[0].partition(". ")[0].strip().removesuffix(".") if lines else ""
+    if len(text) > MOST_TOLD:
+        text = text[: MOST_TOLD - 3].rstrip() + "..."
+    kind = type(error).__name__
+    return f"{kind}: {text}" if text else kind
+
 
 class TraindoctorError(Exception):
     """A mistake of the user's, or of the world's, told in one sentence; the command line exits with 2.

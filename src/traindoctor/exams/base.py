@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traindoctor.errors import ReplayError
+from traindoctor.errors import ReplayError, in_a_sentence
 from traindoctor.graph.input_sites import asks_for_tokens, input_sites
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.ground.collective import OTHERS_FIXED
@@ -86,7 +86,7 @@ class Exam:
             early = {"too_early": True} if isinstance(reason, TooEarly) else {}
             return ExamResult(self.name, step, "refused", early, str(reason), took)
         except Exception as error:  # the border between the user's run and our tests
-            text = f"{type(error).__name__}: {error}"
+            text = in_a_sentence(error)
             return ExamResult(self.name, step, "failed", {}, text, time.perf_counter() - begin)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from traindoctor.errors import ReplayError
+from traindoctor.errors import ReplayError, in_a_sentence
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.graph.origins import depends_on
 from traindoctor.ground.nested import replace, tensors_in
@@ -63,7 +63,7 @@ def functions_alone(patient: Patient) -> Mapping[str, Any]:
 
 def _in_words(error: Exception) -> str:
     """Refusals of ours are sentences already."""
-    return str(error) if isinstance(error, ReplayError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, ReplayError) else in_a_sentence(error)
 
 
 def examine(tape: StepTape, call: FunctionCall) -> dict[str, Any]:

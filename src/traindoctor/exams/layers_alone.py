@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from traindoctor.errors import ReplayError
+from traindoctor.errors import ReplayError, in_a_sentence
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.graph.sections import Section, all_calls, as_function, first_calls
 from traindoctor.numerics.finite_difference import own_gradient_test
@@ -95,7 +95,7 @@ def examine(tape: StepTape, section: Section) -> dict[str, Any]:
     except ReplayError as reason:
         return undecided(str(reason))
     except (RuntimeError, TypeError) as error:
-        return undecided(f"{type(error).__name__}: {error}")
+        return undecided(in_a_sentence(error))
     if test is None:
         return undecided("no gradient passes it")
     return {

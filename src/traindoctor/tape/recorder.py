@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from traindoctor.errors import ReplayError
+from traindoctor.errors import ReplayError, in_a_sentence
 from traindoctor.events import (
     BackwardBegin,
     BackwardEnd,
@@ -230,7 +230,7 @@ class StepRecorder:
             self.failure = str(error)
         else:
             last = traceback.extract_tb(error.__traceback__)[-1]
-            self.failure = f"the tape broke: {type(error).__name__}: {error} ({last.name})"
+            self.failure = f"the tape broke: {in_a_sentence(error)} ({last.name})"
         self.close()
 
     # -- one torch function -----------------------------------------------------------------------

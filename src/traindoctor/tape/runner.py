@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from traindoctor.errors import ReplayError
+from traindoctor.errors import ReplayError, in_a_sentence
 from traindoctor.ground import exchange, side_effects
 from traindoctor.ground.collective import Handing, same
 from traindoctor.ground.device_asserts import refuse_hidden_state, refuse_what_would_assert
@@ -127,7 +127,7 @@ class TapeRunner:
             except Exception as error:
                 place = f" ({op.line})" if op.line else ""
                 raise ReplayError(
-                    f"{op.name}{place} cannot be run again: {type(error).__name__}: {error}"
+                    f"{op.name}{place} cannot be run again: {in_a_sentence(error)}"
                 ) from error
             if self.stopped:
                 return {}

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import numpy as np
+
 from traindoctor.checks.base import Clear, Finding, Outcome
 from traindoctor.checks.model.init_too_large import init_too_large
-from traindoctor.record import make_record
+from traindoctor.record import Series, make_record
 
 HEALTHY = {"loss_ratio": 1.03, "logits_std": 0.6, "score_std": 1.0, "weight_scale": 0.6}
 
@@ -40,6 +42,20 @@ def test_silent_when_the_run_is_soon_rid_of_it() -> None:
     # rid of it late, or rid of it and no better than guessing
     assert isinstance(run_of([27.0] * 40 + [0.3] * 20), Finding)
     assert isinstance(run_of([27.0, 12.0, 5.0] + [3.9] * 60), Finding)
+
+
+def test_steps_that_were_not_heard_are_not_held_against_the_run() -> None:
+    def heard_until(step: int) -> Outcome:
+        steps = [*range(0, step, 2), *range(70, 100)]
+        losses = [27.0 - i / 4 for i in range(len(steps) - 30)] + [0.4] * 30
+        values = HEALTHY | {"loss_ratio": 6.7, "logits_std": 8.3, "ln_classes": 4.09}
+        record = make_record(exams={"init_scale": values})
+        record._series["loss.token"] = Series("loss.token", np.array(steps), np.array(losses))
+        return init_too_large(record)
+
+    # a busy machine: somewhere between step 31 and step 70
+    assert isinstance(heard_until(32), Clear)
+    assert isinstance(heard_until(68), Finding)
 
 
 def test_wide_scores_alone_may_take_longer_if_the_run_then_learns_nearly_all() -> None:

@@ -63,14 +63,18 @@ def large_start(record: Record) -> dict[str, Evidence] | str:
 
 
 def undone(losses: Series | None, guessing: float | None, by: float, learned: float) -> int | None:
-    """The step at which the loss came below guessing: within a share of the run that went on to learn."""
+    """The step at which the loss came below guessing: within a share of the run that went on to learn.
+
+    Where steps between the last loss above and the first below were not heard, it may have been the first of these.
+    """
     if losses is None or guessing is None or len(losses) < 20:
         return None
     # Late steps are measured more rarely: what counts is the steps, not the points.
     steps = losses.steps[-1] + 1 - losses.steps[0]
     late = int((losses.steps > losses.steps[-1] - steps / 10).sum())
     last = losses.values[-max(3, late) :]
-    below = losses.steps[losses.values < guessing]
+    below = np.flatnonzero(losses.values < guessing)
     if not len(below) or float(np.median(last)) > learned * guessing:
         return None
-    return int(below[0]) if below[0] <= losses.steps[0] + by * steps else None
+    earliest = int(losses.steps[below[0] - 1]) + 1 if below[0] else int(losses.steps[0])
+    return int(losses.steps[below[0]]) if earliest <= losses.steps[0] + by * steps else None
