@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from traindoctor.compare.dump import DumpError, read_dump
 from traindoctor.compare.trace import Entry, Key, Trace
+from traindoctor.comparison import compare_sides
+from traindoctor.tracing.patient import PatientSide
 
 FOLDER = Path(__file__).parents[2] / "examples" / "compare"
 FAULTS = json.loads((FOLDER / "faults.json").read_text())
@@ -160,7 +162,34 @@ def test_every_fault_is_in_both_tables() -> None:
     assert {
         name: {"first": [kind, int(step), tensor], "kind": difference}
         for name, kind, step, tensor, difference in rows
-    } == FAULTS
+    } == {name: {"first": f["first"], "kind": f["kind"]} for name, f in FAULTS.items()}
+
+
+# Forward, loss, backward and update in every run of the tests, the rest where there is time.
+OFTEN = ("MASK_NEXT", "LOSS_SUM", "NO_DECAY", "STALE_GRADIENT")
+NAMED = [
+    pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow, id=name) for name in FAULTS
+]
+
+
+@needs_cc
+@pytest.mark.parametrize("name", NAMED)
+def test_compare_names_the_tensor_and_the_kind(name: str, tmp_path: Path) -> None:
+    trained(tmp_path, f"-DFAULT_{name}")
+    found = compare_sides(PatientSide(FOLDER / "patient.py", "gpt"), tmp_path / "dump")
+    assert found.verdict == "different"
+    assert found.first is not None
+    assert list(found.first.entry.key) == FAULTS[name]["first"]
+    assert found.kind is not None
+    assert found.kind.code == FAULTS[name]["code"]
+
+
+@needs_cc
+def test_compare_finds_the_sound_trainer_equal(tmp_path: Path) -> None:
+    trained(tmp_path)
+    found = compare_sides(PatientSide(FOLDER / "patient.py", "gpt"), tmp_path / "dump")
+    assert found.verdict == "equal"
+    assert max(place.over for place in found.places if place.over is not None) < 0.5
 
 
 @needs_cc

@@ -150,7 +150,11 @@ def answer(
             "no tensor of A has a partner in B: names and shapes do not correspond; give --map FILE",
         )
     kind = None
-    if first is not None and first.state == "different":
+    if first is not None and first.state == "no gradient":
+        kind = Kind(
+            "zero", "no gradient arrives in B: what lies between it and the loss is detached"
+        )
+    elif first is not None and first.state == "different":
         kind = explain(Scene(first.entry, aligned.a, aligned.b, tolerance, first.open))
     return Answer(
         a=aligned.a.title,

@@ -10,7 +10,13 @@ from traindoctor.compare.walk import WORDS, Place
 
 # Tensors shown before the first difference and after it.
 BEFORE, AFTER = 3, 6
-MARKS = {"same": "ok", "different": "DIFFERS", "missing": "only in A", "shape": "SHAPE"}
+MARKS = {
+    "same": "ok",
+    "different": "DIFFERS",
+    "missing": "only in A",
+    "shape": "SHAPE",
+    "no gradient": "NONE IN B",
+}
 LABEL = 11
 
 
@@ -99,6 +105,8 @@ def _counts(found: Answer, width: int) -> Iterator[str]:
     parts = [f"{states.count('same')} agree", f"{states.count('different')} differ"]
     if "missing" in states:
         parts.append(f"{states.count('missing')} of A have no partner in B")
+    if "no gradient" in states:
+        parts.append(f"{states.count('no gradient')} have no gradient in B")
     if "shape" in states:
         parts.append(f"{states.count('shape')} have another shape")
     yield ""

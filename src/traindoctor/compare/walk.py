@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from traindoctor.compare.terms import Aligned
 from traindoctor.compare.tolerance import Distance, Tolerance, distance, undetermined
-from traindoctor.compare.trace import Entry, Trace
+from traindoctor.compare.trace import Entry, Key, Trace
 
-State = Literal["same", "different", "missing", "shape"]
+State = Literal["same", "different", "missing", "shape", "no gradient"]
 WORDS = {
     "input": "batch",
     "weight": "weight before the step",
@@ -45,7 +45,29 @@ class Place:
 
 def walk(aligned: Aligned, tolerance: Tolerance) -> list[Place]:
     """Every tensor of A, in order."""
-    return [_place(entry, aligned, tolerance) for entry in in_order(aligned.a.entries)]
+    cut = _without_gradient(aligned)
+    return [
+        Place(entry, "no gradient") if entry.key in cut else _place(entry, aligned, tolerance)
+        for entry in in_order(aligned.a.entries)
+    ]
+
+
+def _without_gradient(aligned: Aligned) -> set[Key]:
+    """Tensors that both sides have and that only A has a gradient of, where weights of B are cut off from the loss."""
+    a, b = aligned.a.by_key, aligned.b.by_key
+    told = {key[1] for key in b if key[0] == "gradient"}
+    missing = {
+        key
+        for key in a
+        if key[0] == "gradient" and key not in b and key[1] in told and _moves(a[key])
+    }
+    if not any(("update", *key[1:]) in b for key in missing):
+        return set()
+    return {key for key in missing if {("update", *key[1:]), ("activation", *key[1:])} & b.keys()}
+
+
+def _moves(entry: Entry) -> bool:
+    return bool(np.asarray(entry.read()).any())
 
 
 def _place(entry: Entry, aligned: Aligned, tolerance: Tolerance) -> Place:
@@ -98,4 +120,6 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def first_different(places: Iterable[Place]) -> Place | None:
-    return next((place for place in places if place.state in ("different", "shape")), None)
+    return next(
+        (place for place in places if place.state in ("different", "shape", "no gradient")), None
+    )

@@ -17,7 +17,7 @@ from traindoctor.compare.kinds.base import Array, Kind, Scene
 # Scores that are computed for an explanation; of a larger step the first rows of the batch are enough.
 MOST_SCORES = 1 << 23
 Mask = Literal["causal", "none", "next", "strict", "future"]
-ROTARY_BASE = 10000.0
+ROTARY_BASES = (10000.0, 100.0, 1000.0, 50000.0, 500000.0, 1e6)
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,28 @@ class Attention:
     mask: Mask
     over: Literal["keys", "queries"] = "keys"
     rotary: Literal["none", "halves", "pairs"] = "none"
+    base: float = ROTARY_BASES[0]
+    shared: Literal["neighbours", "far"] = "neighbours"
+    """Which query heads share a head of keys, where these are fewer."""
     split: Literal["outer", "inner"] = "outer"
     merged: Literal["heads", "inner", "untransposed"] = "heads"
 
-    def parts(self, x: Array) -> Array:
-        """(B, T, n S) as (B, n, T, S)."""
+    def parts(self, x: Array, size: int) -> Array:
+        """(B, T, n S) as (B, H, T, S): fewer heads of keys and values are used several times."""
         B, T, width = x.shape
-        size = width // self.heads
+        count = width // size
         if self.split == "inner":
-            return x.reshape(B, T, size, self.heads).transpose(0, 3, 1, 2)
-        return x.reshape(B, T, self.heads, size).transpose(0, 2, 1, 3)
+            made = x.reshape(B, T, size, count).transpose(0, 3, 1, 2)
+        else:
+            made = x.reshape(B, T, count, size).transpose(0, 2, 1, 3)
+        if count == self.heads:
+            return made
+        again = self.heads // count
+        return (
+            np.repeat(made, again, 1)
+            if self.shared == "neighbours"
+            else np.tile(made, (1, again, 1, 1))
+        )
 
     def weights(self, q: Array, k: Array) -> Array:
         T = q.shape[2]
@@ -48,7 +60,8 @@ class Attention:
             "causal": column <= row,
             "none": column >= 0,
             "next": column <= row + 1,
-            "strict": column < row,
+            # The first place would see nothing: who masks so lets it see itself.
+            "strict": (column < row) | ((row == 0) & (column == 0)),
             "future": column >= row,
         }[self.mask]
         score = np.where(allowed, score, -np.inf)
@@ -63,7 +76,7 @@ class Attention:
         if self.rotary == "none":
             return x
         T, S = x.shape[-2:]
-        angle = np.outer(np.arange(T), ROTARY_BASE ** -(np.arange(0, S, 2) / S))
+        angle = np.outer(np.arange(T), self.base ** -(np.arange(0, S, 2) / S))
         cos, sin = np.cos(angle), np.sin(angle)
         pairs = self.rotary == "pairs"
         first, second = (
@@ -77,8 +90,8 @@ class Attention:
     def forward(self, q: Array, k: Array, v: Array) -> Array:
         """(B, T, C) each."""
         B, T, C = q.shape
-        queries, keys = self.turned(self.parts(q)), self.turned(self.parts(k))
-        mixed = self.weights(queries, keys) @ self.parts(v)  # (B, H, T, S)
+        queries, keys, values = (self.parts(x, C // self.heads) for x in (q, k, v))
+        mixed = self.weights(self.turned(queries), self.turned(keys)) @ values  # (B, H, T, S)
         order = {"heads": (0, 2, 1, 3), "inner": (0, 2, 3, 1), "untransposed": (0, 1, 2, 3)}
         return mixed.transpose(order[self.merged]).reshape(B, T, C)
 
@@ -91,16 +104,20 @@ def attention(scene: Scene) -> Kind | None:
         rows = max(1, MOST_SCORES // max(1, q.shape[1] ** 2 * 4))
         small = _first_rows(scene, rows)
         q, k, v = q[:rows], k[:rows], v[:rows]
-        for own in _ways(scene, q.shape[-1]):
+        for own in _ways(scene, q.shape[-1], k.shape[-1]):
             if not small.is_a(own.forward(q, k, v)):
                 continue
             for words, code, other in _variants(own, q.shape[-1]):
                 if small.explains(other.forward(q, k, v)):
                     return Kind(code, f"in the attention after {name} {words} in B")
             for words, order in (
-                ("k and q", (k, q, v)),
-                ("k and v", (q, v, k)),
-                ("q and v", (v, k, q)),
+                ()
+                if k.shape != q.shape
+                else (
+                    ("k and q", (k, q, v)),
+                    ("k and v", (q, v, k)),
+                    ("q and v", (v, k, q)),
+                )
             ):
                 if small.explains(own.forward(*order)):
                     return Kind("permutation", f"{words} of {name} have changed places in B")
@@ -115,15 +132,18 @@ def _first_rows(scene: Scene, rows: int) -> Scene:
     return small
 
 
-def _ways(scene: Scene, width: int) -> Iterator[Attention]:
+def _ways(scene: Scene, width: int, keys: int) -> Iterator[Attention]:
     """The usual ones, to find A's own."""
     told = scene.setting("heads")
     counts = [int(told)] if told else [n for n in range(1, 129) if width % n == 0]
     for heads in counts:
         size = width // heads
+        if keys % size or heads % max(1, keys // size):
+            continue
         for rotary in ("none", "halves", "pairs") if size % 2 == 0 else ("none",):
             for mask in ("causal", "none"):
-                yield Attention(heads, 1 / math.sqrt(size), mask, rotary=rotary)
+                for base in ROTARY_BASES if rotary != "none" else ROTARY_BASES[:1]:
+                    yield Attention(heads, 1 / math.sqrt(size), mask, rotary=rotary, base=base)
 
 
 def _variants(own: Attention, width: int) -> Iterator[tuple[str, str, Attention]]:
@@ -166,6 +186,15 @@ def _variants(own: Attention, width: int) -> Iterator[tuple[str, str, Attention]
         replace(own, merged="inner"),
     )
     yield "the heads are cut from the inner dimension", "permutation", replace(own, split="inner")
+    for base in ROTARY_BASES if own.rotary != "none" else ():
+        if base != own.base:
+            words_of_base = f"the base of the rotary positions is {base:g} instead of {own.base:g}"
+            yield words_of_base, "rotary", replace(own, base=base)
+    yield (
+        "query head h takes the keys of head h mod n instead of its neighbours'",
+        "permutation",
+        replace(own, shared="far"),
+    )
     for rotary in ("none", "halves", "pairs"):
         if rotary != own.rotary:
             how = {"none": "missing", "halves": "by halves", "pairs": "by neighbouring pairs"}[
@@ -183,10 +212,15 @@ def _queries_keys_values(scene: Scene) -> Iterator[tuple[str, tuple[Array, Array
         if e.step == scene.entry.step and e.shape[:-1] == scene.entry.shape[:-1]
     ]
     for entry in before[:6]:
-        if entry.shape[-1] == 3 * width:
-            q, k, v = np.split(entry.values(), 3, axis=-1)
+        rest = entry.shape[-1] - width
+        if rest > 0 and rest % 2 == 0 and rest <= 2 * width:
+            q, k, v = np.split(entry.values(), [width, width + rest // 2], axis=-1)
             yield entry.name, (q, k, v)
-    if len(before) >= 3 and all(e.shape == scene.entry.shape for e in before[:3]):
+    if (
+        len(before) >= 3
+        and before[2].shape == scene.entry.shape
+        and before[0].shape == before[1].shape
+    ):
         v, k, q = (e.values() for e in before[:3])
         yield before[2].name, (q, k, v)
 
@@ -206,7 +240,7 @@ def attention_backward(scene: Scene) -> Kind | None:
         if entry.step != scene.entry.step or entry.shape != (*held.shape[:-1], held.shape[-1] // 3):
             continue
         given = entry.values()[:rows]
-        for own in _ways(scene, q.shape[-1]):
+        for own in _ways(scene, q.shape[-1], k.shape[-1]):
             if own.rotary != "none" or not small.is_a(_backward(own, q, k, v, given)):
                 continue
             for words, code, options in (
@@ -231,7 +265,7 @@ def _backward(
     summed: bool = True,
     masked: bool = True,
 ) -> Array:
-    queries, keys, values, back = (own.parts(x) for x in (q, k, v, given))
+    queries, keys, values, back = (own.parts(x, q.shape[-1] // own.heads) for x in (q, k, v, given))
     weight = own.weights(queries, keys)
     d_weight = back @ values.swapaxes(-1, -2)
     inner = d_weight - (d_weight * weight).sum(-1, keepdims=True) if summed else d_weight

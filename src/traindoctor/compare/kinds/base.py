@@ -74,10 +74,14 @@ class Scene:
             return None
         return found.values() if found.rows in (None, self.entry.rows) else None
 
-    def weight(self, name: str) -> Array | None:
-        """A weight as the step found it."""
+    def weight_at(self, step: int) -> Array | None:
+        """Of an update, its weight as that step found it."""
+        return self.weight(self.entry.name, step)
+
+    def weight(self, name: str, before: int | None = None) -> Array | None:
+        """A weight as this step found it, or an earlier one."""
         start = self.get("weight", name, 0)
-        for step in range(self.entry.step):
+        for step in range(self.entry.step if before is None else before):
             moved = self.get("update", name, step)
             if start is None or moved is None:
                 return None

@@ -152,6 +152,18 @@ def norm_epsilon(scene: Scene) -> Kind | None:
             )
             if own is None or not scene.is_a(inner / np.sqrt(variance + own) * weight + shift):
                 continue
+            n = x.shape[-1]
+            if scene.explains(inner / np.sqrt(variance * n / (n - 1) + own) * weight + shift):
+                return Kind(
+                    "variance",
+                    f"B divides the variance of {scene.entry.name} by n - 1, A by n",
+                )
+            other = x if centred else x - x.mean(-1, keepdims=True)
+            square = (other**2).mean(-1, keepdims=True)
+            if scene.explains(other / np.sqrt(square + own) * weight + shift):
+                return Kind(
+                    "variance", f"A computes a {name}, B the other of LayerNorm and RMSNorm"
+                )
             found = _fitted(scene.b, inner, variance, weight, shift)
             if found is not None and scene.explains(
                 inner / np.sqrt(variance + found) * weight + shift
@@ -159,17 +171,6 @@ def norm_epsilon(scene: Scene) -> Kind | None:
                 return Kind(
                     "epsilon",
                     f"the epsilon of {scene.entry.name} is {found:.2g} in B, {own:.2g} in A",
-                )
-            n = x.shape[-1]
-            if scene.explains(inner / np.sqrt(variance * n / (n - 1) + own) * weight + shift):
-                return Kind(
-                    "variance", f"B divides the variance of {scene.entry.name} by n - 1, A by n"
-                )
-            other = x if centred else x - x.mean(-1, keepdims=True)
-            square = (other**2).mean(-1, keepdims=True)
-            if scene.explains(other / np.sqrt(square + own) * weight + shift):
-                return Kind(
-                    "variance", f"A computes a {name}, B the other of LayerNorm and RMSNorm"
                 )
     return None
 

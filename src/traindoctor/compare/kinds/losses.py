@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 
 from traindoctor.compare.kinds.base import Array, Kind, Scene
@@ -12,7 +14,9 @@ def targets(scene: Scene) -> Kind | None:
     found = _scores_and_targets(scene)
     if found is None:
         return None
-    scores, wanted = found
+    scores, wanted, kept = found
+    if not kept.all():
+        return None
     share = np.exp(scores - scores.max(-1, keepdims=True))
     share /= share.sum(-1, keepdims=True)
     count = wanted.size
@@ -57,13 +61,65 @@ def _but_ends(scene: Scene, guess: Array) -> bool:
     return bool(guess.ndim == 3 and guess.shape[1] > 3 and small.explains(guess[inner]))
 
 
-def _scores_and_targets(scene: Scene) -> tuple[Array, Array] | None:
+def value(scene: Scene) -> Kind | None:
+    """The loss made again from the scores: which places it counts, and how it takes their mean."""
+    if scene.entry.kind != "loss":
+        return None
+    for entry in islice(scene.earlier("activation"), 4):
+        found = _with_targets(scene, entry.values())
+        if found is None:
+            continue
+        scores, wanted, kept = found
+        top = scores.max(-1, keepdims=True)
+        share = scores - top - np.log(np.exp(scores - top).sum(-1, keepdims=True))
+
+        def mean(meant: Array, counted: Array, share: Array = share) -> Array:
+            each = -np.take_along_axis(share, meant[..., None], -1)[..., 0]
+            return np.asarray((each * counted).sum() / max(1.0, counted.sum()))
+
+        if not scene.is_a(mean(wanted, kept)):
+            continue
+        last = kept.copy()
+        last[..., -1] = 0
+        rows = kept.sum(-1)
+        row_means = np.asarray(
+            np.mean([mean(wanted[i], kept[i], share[i]) for i in np.flatnonzero(rows)])
+        )
+        for guess, code, words in (
+            (mean(wanted, last), "rows", "the last place of each row is not counted in B"),
+            (mean(np.roll(wanted, -1, -1), last), "shift", "the targets are off by one in B"),
+            (
+                mean(np.roll(wanted, 1, -1), np.roll(last, 1, -1)),
+                "shift",
+                "the targets are off by one in B",
+            ),
+            (mean(np.roll(wanted, -1, -1), kept), "shift", "the targets are off by one in B"),
+            (mean(np.roll(wanted, 1, -1), kept), "shift", "the targets are off by one in B"),
+            (
+                mean(wanted, np.ones(kept.shape)),
+                "rows",
+                "targets that are to be ignored are counted in B",
+            ),
+            (row_means, "mean", "B takes the mean of the rows' means, A the mean over all targets"),
+        ):
+            if scene.explains(guess):
+                return Kind(code, words)
+    return None
+
+
+def _scores_and_targets(scene: Scene) -> tuple[Array, Array, Array] | None:
     scores = scene.get("activation", scene.entry.name)
-    if scores is None or scores.ndim != 3:
+    return None if scores is None else _with_targets(scene, scores)
+
+
+def _with_targets(scene: Scene, scores: Array) -> tuple[Array, Array, Array] | None:
+    """The scores (B, T, V), the targets (B, T), and 1 where a target counts."""
+    if scores.ndim != 3:
         return None
     for entry in scene.a_trace.of_kind("input", scene.entry.step)[::-1]:
         values = entry.values()
         if entry.shape == scores.shape[:-1] and values.dtype.kind in "iu":
-            if values.min() >= 0 and values.max() < scores.shape[-1]:
-                return scores, values.astype(np.int64)
+            if values.max() < scores.shape[-1]:
+                kept = (values >= 0).astype(np.float64)
+                return scores, np.maximum(values, 0).astype(np.int64), kept
     return None

@@ -124,15 +124,48 @@ def part_of_the_rows(scene: Scene) -> Kind | None:
     return None
 
 
+def _scaled(scene: Scene, moved: Array, axis: int) -> Array | None:
+    """For the scale of a normalisation: the gradient times what it scales, read off the output."""
+    made, scale = scene.get("activation", scene.owner), scene.weight(scene.entry.name)
+    shift = scene.weight(f"{scene.owner}.bias")
+    if made is None or scale is None or scale.ndim != 1 or not scale.all():
+        return None
+    inner = (made - (0 if shift is None else shift)) / scale
+    rows = np.moveaxis(inner, axis, 0)
+    return moved * rows if rows.shape == moved.shape else None
+
+
+def replaced(scene: Scene) -> Kind | None:
+    """One term of a sum in the place of another: a residual taken behind the norm instead of before it."""
+    if scene.entry.kind != "activation":
+        return None
+    near = [
+        e
+        for e in islice(scene.earlier("activation"), MOST_TRIED)
+        if e.shape == scene.entry.shape and e.step == scene.entry.step
+    ][:6]
+    for gone in near:
+        for come in near:
+            if gone is not come and scene.explains(scene.a - gone.values() + come.values()):
+                return Kind(
+                    "another",
+                    f"B adds {_called(scene, come)} where A adds {_called(scene, gone)}",
+                )
+    return None
+
+
 def _terms(scene: Scene, given: Array, axis: int) -> Array | None:
     """What each row (or place) adds to the gradient, if these add up to A's."""
     moved = np.moveaxis(given, axis, 0)
     shape = scene.a.shape
     if len(shape) == 1:
-        terms = moved.reshape(len(moved), -1, moved.shape[-1]).sum(axis=1)
-        if terms.shape[1:] != shape:
-            return None
-        return terms if scene.is_a(terms.sum(axis=0)) else None
+        for each in (moved, _scaled(scene, moved, axis)):
+            if each is None or each.shape[-1:] != shape:
+                continue
+            terms = each.reshape(len(each), -1, each.shape[-1]).sum(axis=1)
+            if scene.is_a(terms.sum(axis=0)):
+                return np.asarray(terms)
+        return None
     inner = scene.get("activation", f"{scene.owner}.input")
     candidates = [inner] if inner is not None else []
     candidates += [

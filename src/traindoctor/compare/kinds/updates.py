@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traindoctor.compare.kinds.base import Kind, Scene
+from traindoctor.compare.kinds.base import Array, Kind, Scene
 
 NEAR = 0.02
 
@@ -71,3 +73,102 @@ def _near(scene: Scene, guess: np.ndarray) -> bool:
         return True
     apart = np.linalg.norm(guess - scene.b)
     return bool(apart < NEAR * np.linalg.norm(scene.b - scene.a))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """SGD with momentum, or Adam: what an update is made of."""
+
+    lr: float
+    beta1: float = 0.0
+    beta2: float | None = None
+    """None: no second moment."""
+    eps: float = 1e-8
+    decay: float = 0.0
+    decoupled: bool = True
+    summed: bool = False
+    """A momentum that adds up whole gradients, as SGD's does."""
+
+    def update(self, scene: Scene) -> Array | None:
+        """Of this step, from A's weights and gradients of all steps so far."""
+        first: Array | float = 0.0
+        second: Array | float = 0.0
+        held: Array | float = 0.0
+        for step in range(scene.entry.step + 1):
+            given, weight = scene.get("gradient", scene.entry.name, step), scene.weight_at(step)
+            if given is None or weight is None:
+                return None
+            held = weight
+            if not self.decoupled:
+                given = given + self.decay * weight
+            first = self.beta1 * first + (1.0 if self.summed else 1 - self.beta1) * given
+            if self.beta2 is not None:
+                second = self.beta2 * second + (1 - self.beta2) * given**2
+        count = scene.entry.step + 1
+        move = np.asarray(first)
+        if self.beta2 is not None:
+            move = move / (1 - self.beta1**count)
+            move = move / (np.sqrt(second / (1 - self.beta2**count)) + self.eps)
+        pulled = self.decay * held if self.decoupled else 0.0
+        return np.asarray(-self.lr * (move + pulled))
+
+
+def rule(scene: Scene) -> Kind | None:
+    """The optimizer's rule made again from the gradients, with one of its settings changed."""
+    if scene.entry.kind != "update":
+        return None
+    for own in _rules(scene):
+        made = own.update(scene)
+        if made is None:
+            return None
+        if not scene.is_a(made):
+            continue
+        for words, code, other in _variants(own):
+            guess = other.update(scene)
+            if guess is not None and scene.explains(guess):
+                return Kind(code, f"{words} in B")
+        return None
+    return None
+
+
+def _rules(scene: Scene) -> Iterator[Rule]:
+    lr = scene.setting("lr")
+    if lr is None:
+        return
+    beta1, beta2 = scene.setting("beta1"), scene.setting("beta2")
+    wanted = scene.setting("weight_decay") or 0.0
+    for decay_ in dict.fromkeys((wanted, 0.0)):
+        if beta1 is not None and beta2 is not None:
+            for decoupled in (True, False):
+                eps = scene.setting("eps") or 1e-8
+                yield Rule(lr, beta1, beta2, eps, decay_, decoupled)
+        else:
+            momentum = scene.setting("momentum") or 0.0
+            yield Rule(lr, momentum, None, 0.0, decay_, decoupled=False, summed=True)
+
+
+def _variants(own: Rule) -> Iterator[tuple[str, str, Rule]]:
+    if own.beta2 is None:
+        for other in (0.0, 0.9, 0.99):
+            if other != own.beta1:
+                words = f"the momentum is {other:g} instead of {own.beta1:g}"
+                yield words, "momentum", replace(own, beta1=other)
+        damped = replace(own, summed=False)
+        yield "momentum averages gradients instead of adding them up", "momentum", damped
+        return
+    yield "beta1 and beta2 are exchanged", "betas", replace(own, beta1=own.beta2, beta2=own.beta1)
+    for other in (0.999, 0.99, 0.98, 0.95):
+        if other != own.beta2:
+            words = f"beta2 is {other:g} instead of {own.beta2:g}"
+            yield words, "betas", replace(own, beta2=other)
+    for other in (0.0, 0.8, 0.9, 0.95):
+        if other != own.beta1:
+            words = f"beta1 is {other:g} instead of {own.beta1:g}"
+            yield words, "betas", replace(own, beta1=other)
+    if own.decay:
+        how = "added to the gradient" if own.decoupled else "applied to the weight alone"
+        yield f"weight decay is {how}", "decay", replace(own, decoupled=not own.decoupled)
+    for other in (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-10, 1e-15):
+        if other != own.eps:
+            words = f"the optimizer's eps is {other:g} instead of {own.eps:g}"
+            yield words, "epsilon", replace(own, eps=other)

@@ -19,6 +19,8 @@ def not_finite(scene: Scene) -> Kind | None:
     if not odd.any() or not np.isfinite(scene.a).all():
         return None
     what = "NaN" if np.isnan(scene.b).any() else "infinite"
+    if not odd.ndim:
+        return Kind("not-finite", f"it is {what} in B")
     first = tuple(int(i[0]) for i in np.nonzero(odd))
     return Kind(
         "not-finite", f"{odd.sum()} of {odd.size} numbers are {what} in B, the first at {first}"
@@ -58,7 +60,10 @@ def factor(scene: Scene) -> Kind | None:
     found = float(a @ b) / square
     if not found or not scene.explains(scene.a * found):
         return None
-    return Kind("factor", f"B is A times {_number(found)}{_named(found, scene)}")
+    named = _named(found, scene)
+    if scene.a.size == 1 and not named:
+        return None  # one number is always another times something
+    return Kind("factor", f"B is A times {_number(found)}{named}")
 
 
 def _number(value: float) -> str:
@@ -184,7 +189,8 @@ def tile(scene: Scene) -> Kind | None:
         others = tuple(i for i in range(scene.a.ndim) if i != axis)
         hit = wrong.any(axis=others)
         places = np.flatnonzero(hit)
-        if not len(places) or len(places) == len(hit):
+        # Both ends wrong is no stretch; and the first place of a causal step cannot show what is wrong with the others.
+        if not len(places) or (hit[0] and hit[-1]) or places[0] == 1:
             continue
         first, last = int(places[0]), int(places[-1])
         length = len(hit)
