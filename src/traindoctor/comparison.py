@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from traindoctor.errors import TraindoctorError
 
 if TYPE_CHECKING:
     from traindoctor.tracing.patient import Facts, PatientSide
+    from traindoctor.tracing.script import ScriptSide
 
 STEPS = 3
 # Runs of A for the tolerance, beside the one that is compared: one as it is, the others perturbed.
@@ -28,6 +29,7 @@ DRAWS = 3
 TF32 = 2.0**-10
 # A draw that is this far from its own repetition is not rounding: dropout, or other random numbers.
 RANDOM = 0.01
+HALF = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,18 @@ class Options:
 
 
 def compare_sides(
-    a: PatientSide | Path, b: PatientSide | Path, options: Options | None = None
+    a: PatientSide | ScriptSide | Path,
+    b: PatientSide | ScriptSide | Path,
+    options: Options | None = None,
 ) -> Answer:
     """A is trusted. A Path is a dump folder."""
+    from traindoctor.tracing.script import ScriptSide
+
     options = options or Options()
     with tempfile.TemporaryDirectory(prefix="traindoctor-compare-") as scratch:
         folder = Path(scratch)
+        if isinstance(a, ScriptSide) or isinstance(b, ScriptSide):
+            return _of_scripts(a, b, folder, options)
         if isinstance(a, Path):
             trace_a, trace_b = _beside_dump(a, b, folder, options)
             draws = _dumped_draws(a, trace_a)
@@ -59,10 +67,12 @@ def compare_sides(
 
 def _judged(a: Trace, b: Trace, draws: Draws, options: Options) -> Answer:
     aligned = align(a, b, options.given)
-    notes = []
+    notes = _unknown_names(b, options)
     coarsest = _coarsest((a, b))
-    same = _equal_bits(aligned)
-    found: list[Mapping[Key, Distance]] = [] if same else draws.make(coarsest)
+    same, last = _equal_bits(aligned)
+    # In half precision what rounding does over a whole step hides too much: it counts from where the sides differ at all.
+    start = last if coarsest in HALF and last in a.by_key else None
+    found: list[Mapping[Key, Distance]] = [] if same else draws.make(coarsest, start)
     if not same and not found:
         notes.append(
             "the tolerance is estimated from the dtypes, not measured: A is a dump without perturbed ones beside it "
@@ -79,23 +89,57 @@ def _judged(a: Trace, b: Trace, draws: Draws, options: Options) -> Answer:
     return answer(aligned, tolerance, notes=notes, reproduce=options.reproduce)
 
 
-class Draws:
+def _of_scripts(a: Any, b: Any, folder: Path, options: Options) -> Answer:
+    """Scripts make their own weights and batches: nothing of the other side's is given to them."""
+    from traindoctor.tracing.script import OfScript, ScriptSide
+    from traindoctor.tracing.script_ranks import side_by_side
+
+    ranks: list[list[Trace]] = []
+    for side, name in ((a, "a"), (b, "b")):
+        if isinstance(side, ScriptSide):
+            ranks.append(side.run(folder / name, options.steps))
+        elif isinstance(side, Path):
+            ranks.append([read_dump(side)])
+        else:
+            raise TraindoctorError(
+                f"{side.title} is a function and the other side a script: give two functions or two scripts"
+            )
+    trace_a, trace_b, notes = side_by_side(*ranks, steps=options.steps)
+    draws: Draws
+    if isinstance(a, Path):
+        draws = _dumped_draws(a, trace_a)
+    else:
+        finer = trace_b.settings.get("tf32") and not trace_a.settings.get("tf32")
+        own = _coarsest((trace_a,))
+        draws = OfScript(
+            a, trace_a, folder, options.steps, options.draws, own, TF32 if finer else 0.0
+        )
+    found = _judged(trace_a, trace_b, draws, options)
+    first = found.first.entry if found.first is not None else None
+    if first is not None and first.kind == "weight" and first.step == 0:
+        notes.append(
+            "the two scripts begin with other weights: give both the same seed or checkpoint"
+        )
+    return replace(found, notes=(*notes, *found.notes))
+
+
+class Draws(Protocol):
     """What rounding does to A, made when it is needed."""
 
-    repeated = False
+    repeated: bool
 
-    def make(self, coarsest: str) -> list[Mapping[Key, Distance]]:
-        return []
+    def make(self, coarsest: str, start: Key | None = None) -> list[Mapping[Key, Distance]]: ...
 
 
 @dataclass
-class OfDumps(Draws):
+class OfDumps:
     """Dumps of perturbed runs beside the first."""
 
     folders: Sequence[Path]
     trace: Trace
+    repeated = False
 
-    def make(self, coarsest: str) -> list[Mapping[Key, Distance]]:
+    def make(self, coarsest: str, start: Key | None = None) -> list[Mapping[Key, Distance]]:
         found: list[Mapping[Key, Distance]] = []
         for folder in self.folders:
             other = read_dump(folder).by_key
@@ -112,7 +156,7 @@ class OfDumps(Draws):
 
 
 @dataclass
-class OfFunction(Draws):
+class OfFunction:
     """A run again: once as it is, then perturbed."""
 
     side: PatientSide
@@ -124,7 +168,7 @@ class OfFunction(Draws):
     products: float
     repeated = True
 
-    def make(self, coarsest: str) -> list[Mapping[Key, Distance]]:
+    def make(self, coarsest: str, start: Key | None = None) -> list[Mapping[Key, Distance]]:
         from traindoctor.tracing.sinks import SpreadSink
 
         own = _coarsest((self.trace,))
@@ -140,6 +184,7 @@ class OfFunction(Draws):
                 moved=draw or None,
                 coarse=coarse,
                 products=self.products,
+                start=start,
             )
             found.append(sink.distances)
         return found
@@ -253,17 +298,25 @@ def _coarsest(traces: Iterable[Trace]) -> str:
     return max(seen, key=lambda name: EPS[name], default="float32")
 
 
-def _equal_bits(aligned: Aligned) -> bool:
-    """Whether all that both have is the same to the last bit: then rounding need not be measured."""
+def _unknown_names(b: Trace, options: Options) -> list[str]:
+    """Of the map file: names that B does not have are mistyped."""
+    known = {entry.name for entry in b.entries}
+    return [f"map file: B has no {name!r}" for name in options.given or {} if name not in known]
+
+
+def _equal_bits(aligned: Aligned) -> tuple[bool, Key | None]:
+    """Whether all that both have is the same to the last bit, and the last tensor up to which it is."""
+    last: Key | None = None
     for entry in aligned.a.entries:
         other = aligned.b.by_key.get(entry.key)
-        if other is not None:
-            first, second = entry.read(), other.read()
-            if first.shape != second.shape or not np.array_equal(
-                first, second, equal_nan=first.dtype.kind == "f" and second.dtype.kind == "f"
-            ):
-                return False
-    return True
+        if other is None:
+            continue
+        first, second = entry.read(), other.read()
+        nan = first.dtype.kind == "f" and second.dtype.kind == "f"
+        if first.shape != second.shape or not np.array_equal(first, second, equal_nan=nan):
+            return False, last
+        last = entry.key
+    return True, last
 
 
 def read_map(file: Path) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def match_weights(
     by_layer: dict[str, list[Match]] = defaultdict(list)
     for match in found:
         by_layer[_layer(match.b[0])].append(match)
-    return [m for some in by_layer.values() for m in _squares_as_the_others(some, {**a, **b})]
+    return [m for some in by_layer.values() for m in _squares_as_the_others(some, a, b)]
 
 
 def _given(
@@ -67,13 +67,11 @@ def _given(
             del left_b[name]
             continue
         parts = tuple(meant) if isinstance(meant, list) else (meant,)
-        if not all(isinstance(part, str) for part in parts):
+        if not parts or not all(isinstance(part, str) for part in parts):
             raise TraindoctorError(
                 f"map file: {name!r} must stand for a name, a list of names or null"
             )
         if not all(part in a for part in parts):
-            if len(parts) == 1:
-                continue
             missing = next(part for part in parts if part not in a)
             raise TraindoctorError(f"map file: A has no weight {missing!r} (for {name!r} of B)")
         match = _fit(parts, (name,), a, b)
@@ -154,7 +152,8 @@ def _match_layer(a: Mapping[str, Shape], b: Mapping[str, Shape], first: str) -> 
     ways = ((left_a, left_b, False), (left_b, left_a, True))
     for whole, parts, flipped in ways if first == "a" else ways[::-1]:
         for name in [n for n in whole if not _has_partner(whole[n], parts, whole)]:
-            run = _run_of_parts(whole[name], parts)
+            lonely = {n: s for n, s in parts.items() if not _has_partner(s, whole, parts)}
+            run = _run_of_parts(whole[name], lonely)
             if run is None:
                 continue
             match = (
@@ -173,14 +172,28 @@ def _match_layer(a: Mapping[str, Shape], b: Mapping[str, Shape], first: str) -> 
     return found
 
 
-def _squares_as_the_others(found: list[Match], shapes: Mapping[str, Shape]) -> list[Match]:
+def _squares_as_the_others(
+    found: list[Match], a: Mapping[str, Shape], b: Mapping[str, Shape]
+) -> list[Match]:
     """A square matrix does not show which way it lies: as the other matrices of its layer do."""
-    matrices = [match for match in found if len(shapes[match.b[0]]) == 2]
-    square = [m for m in matrices if not m.joined and len(set(shapes[m.b[0]])) == 1]
+    matrices = [match for match in found if len(b[match.b[0]]) == 2]
+    # Of square parts side by side no shape tells which way they lie either.
+    square = [
+        m
+        for m in matrices
+        if all(
+            len(set(s)) == 1 for s in ([a[n] for n in m.a] if len(m.a) > 1 else [b[n] for n in m.b])
+        )
+    ]
     others = [match for match in matrices if match not in square]
     if not others or any(match.layout == "same" for match in others):
         return found
-    return [replace(m, layout="transposed") if m in square else m for m in found]
+    return [
+        replace(m, layout="transposed", dimension=1 - m.dimension if m.joined else 0)
+        if m in square and m.layout == "same"
+        else m
+        for m in found
+    ]
 
 
 def _either_way(shape: Shape) -> Shape:

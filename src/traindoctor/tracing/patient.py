@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from traindoctor.compare.trace import Key
 from traindoctor.errors import TraindoctorError
 from traindoctor.ground.torch_private import Dropout, tree_flatten, tree_unflatten
-from traindoctor.tracing.rounding import rounding
+from traindoctor.tracing.rounding import From, rounding
 from traindoctor.tracing.steps import Side, Sink, run_steps
 
 PARTS = ("model", "batches", "loss_fn", "optimizer")
@@ -62,8 +63,12 @@ class PatientSide:
         moved: int | None = None,
         coarse: float = 0.0,
         products: float = 0.0,
+        start: Key | None = None,
     ) -> Facts:
-        """A few steps into a sink. `weights` and `batches` are those of the other side; `moved` is a seed of rounding."""
+        """A few steps into a sink. `weights` and `batches` are those of the other side; `moved` is a seed of rounding.
+
+        Rounding begins behind the tensor `start`, where one is given.
+        """
         with usual_state():
             side = self.make()
             if weights is not None:
@@ -71,7 +76,9 @@ class PatientSide:
             if batches is not None:
                 side.batches = given_batches(side.batches, batches)
             facts = Facts.of(side)
-            with rounding(moved, coarse=coarse, products=products):
+            with rounding(moved, coarse=coarse, products=products) as mode:
+                if mode is not None and start is not None:
+                    sink = From(sink, mode, start)
                 run_steps(side, sink, steps)
             del side
         gc.collect()

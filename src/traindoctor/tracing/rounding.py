@@ -6,14 +6,16 @@ rounded. A step whose every operation is perturbed by that much shows how far ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from traindoctor.compare.trace import Key
 from traindoctor.ground.torch_private import TorchDispatchMode, tree_map_only
+from traindoctor.tracing.steps import Sink
 
 # Operations that only hand values on, or set them: what they give is as exact as what they were given.
 HANDED_ON = {"copy_", "_to_copy", "clone", "detach", "lift_fresh", "zero_", "fill_", "set_"}
@@ -29,12 +31,15 @@ class Rounding(TorchDispatchMode):
         self._seed = seed
         self._coarse, self._products = coarse, products
         self._generators: dict[torch.device, torch.Generator] = {}
+        self.active = True
+        """Switched off, everything is computed as it is."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.rpartition("::")[2]
         if (
-            name in HANDED_ON
+            not self.active
+            or name in HANDED_ON
             or any(
                 return_.alias_info and not return_.alias_info.is_write
                 for return_ in func._schema.returns
@@ -111,10 +116,27 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def rounding(seed: int | None, *, coarse: float = 0.0, products: float = 0.0) -> Iterator[None]:
+def rounding(
+    seed: int | None, *, coarse: float = 0.0, products: float = 0.0
+) -> Iterator[Rounding | None]:
     """Inside, everything is perturbed; without a seed nothing is."""
     if seed is None:
-        yield
+        yield None
         return
-    with Rounding(seed, coarse=coarse, products=products):
-        yield
+    with Rounding(seed, coarse=coarse, products=products) as mode:
+        yield mode
+
+
+class From:
+    """A sink that switches the perturbation on when it has taken one tensor: what comes before it is known to be equal."""
+
+    def __init__(self, sink: Sink, mode: Rounding, start: Key) -> None:
+        self._sink, self._mode, self._start = sink, mode, start
+        mode.active = False
+
+    def take(
+        self, name: str, kind: str, step: int, tensor: Tensor, about: Mapping[str, Any]
+    ) -> None:
+        self._sink.take(name, kind, step, tensor, about)
+        if (kind, step, name) == self._start:
+            self._mode.active = True

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from traindoctor.ground.modes import dispatch_modes_aside
-from traindoctor.ground.names import clean as plain_name
-from traindoctor.ground.names import is_compiled
+from traindoctor.ground.names import clean, is_compiled
 from traindoctor.ground.torch_private import current_backward
 
 
@@ -36,9 +35,7 @@ class Side:
     """Its parameters by name, tied ones once."""
 
     def __post_init__(self) -> None:
-        self.names = {
-            plain_name(name): parameter for name, parameter in self.model.named_parameters()
-        }
+        self.names = {clean(name): p for name, p in self.model.named_parameters()}
 
 
 def directly(handler: Callable[..., Any], *args: Any) -> Any:
@@ -50,7 +47,7 @@ def modules_of(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Modul
     """The modules of a model by their plain names. Inside compiled code no hook is called: it is seen from outside."""
     wrapped = "_orig_mod" in model._modules
     if wrapped or not is_compiled(model):
-        yield plain_name(name), model
+        yield clean(name), model
         for part, inner in () if wrapped else model.named_children():
             yield from modules_of(inner, f"{name}.{part}" if name else part)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from traindoctor.compare.kinds import attention, layers, losses, sums, updates, whole
 from traindoctor.compare.kinds.base import Kind, Scene
 
@@ -18,6 +20,7 @@ TRIED: tuple[Callable[[Scene], Kind | None], ...] = (
     layers.linear,
     layers.pointwise,
     layers.norm_epsilon,
+    whole.cut,
     whole.factor,
     whole.axes,
     whole.shifted,
@@ -33,13 +36,19 @@ TRIED: tuple[Callable[[Scene], Kind | None], ...] = (
     layers.pointwise_backward,
     layers.norm_backward,
     attention.attention_backward,
+    whole.row_factors,
     whole.tile,
 )
 
 
 def explain(scene: Scene) -> Kind | None:
     """The first that fits; None where no simple change explains B."""
+    if scene.a.dtype.kind != "f" or scene.b.dtype.kind != "f":
+        return None
     for one in TRIED:
+        # What follows computes with the numbers of A.
+        if one is not whole.not_finite and not np.isfinite(scene.a).all():
+            return None
         found = one(scene)
         if found is not None:
             return found

@@ -54,7 +54,12 @@ class Scene:
         if guess.shape != self.b.shape or not np.isfinite(guess).all():
             return False
         allowed, guess = self.tolerance.of(self.entry), self.closed(guess)
-        return distance(guess, self.b).over(allowed) <= 1 < distance(guess, self.a).over(allowed)
+        if distance(guess, self.a).over(allowed) <= 1:
+            return False
+        # The tolerance is A's: where B is much smaller, its rounding is still that of the same sums and weights.
+        norms = np.linalg.norm(self.a), np.linalg.norm(guess)
+        larger = max(1.0, float(norms[0] / norms[1])) if norms[1] else 1.0
+        return distance(guess, self.b).over(allowed) <= larger
 
     def is_a(self, guess: Array) -> bool:
         """Whether this is what A has: the formula that a variant is made from is A's own."""

@@ -33,7 +33,9 @@ def targets(scene: Scene) -> Kind | None:
 
     if scene.entry.kind == "gradient" and scene.is_a(gradient(wanted)):
         for by in (1, -1):
-            if scene.explains(gradient(np.roll(wanted, by, axis=-1))) or _but_ends(
+            ends = np.ones(wanted.shape)
+            ends[..., -1 if by < 0 else 0] = 0
+            if scene.explains(gradient(np.roll(wanted, by, axis=-1), ends)) or _but_ends(
                 scene, gradient(np.roll(wanted, by, -1))
             ):
                 return Kind(

@@ -11,6 +11,8 @@ from traindoctor.compare.walk import WORDS
 
 # Tensors of A that are tried as the missing term: those nearest before the difference.
 MOST_TRIED = 60
+# An explanation that would need larger arrays is not tried.
+MOST_ELEMENTS = 1 << 26
 COEFFICIENTS = (1.0, -1.0, 2.0, 0.5, -0.5)
 NEAR = 0.01
 
@@ -77,8 +79,9 @@ def rows_of_a_table(scene: Scene) -> Kind | None:
                 continue  # every row of the batch has the same: positions
             steps, counts = np.unique(other - own, return_counts=True)
             by = int(steps[counts.argmax()])
-            # All but the ends of the rows, where a shift must stop or wrap.
-            if by and counts.max() >= len(own) - max(1, abs(by)):
+            # Places, not tokens: A takes one row after the other. All but the ends of them, where a shift stops or wraps.
+            in_a_row = (np.diff(own) == 1).all() and 0 < abs(by) < len(own) / 2
+            if in_a_row and counts.max() >= len(own) - abs(by):
                 return Kind(
                     "shift", f"place t takes row t {by:+d} of {entry.name} in B instead of row t"
                 )
@@ -92,10 +95,13 @@ def rows_of_a_table(scene: Scene) -> Kind | None:
 
 def _looked_up(values: Array, table: Array) -> Array | None:
     """The row of the table that each of these is."""
-    apart = ((values[:, None, :] - table[None]) ** 2).sum(-1)  # (T, N)
+    if len(values) * len(table) > MOST_ELEMENTS:
+        return None
+    apart = (values**2).sum(1)[:, None] - 2 * values @ table.T + (table**2).sum(1)  # (T, N)
     found = apart.argmin(axis=1)
     size = (table**2).mean() * table.shape[1]
-    return found if (apart.min(axis=1) < NEAR**2 * size).all() else None
+    exact = ((values - table[found]) ** 2).sum(1)
+    return found if (exact < NEAR**2 * size).all() else None
 
 
 def part_of_the_rows(scene: Scene) -> Kind | None:
@@ -158,6 +164,8 @@ def _terms(scene: Scene, given: Array, axis: int) -> Array | None:
     """What each row (or place) adds to the gradient, if these add up to A's."""
     moved = np.moveaxis(given, axis, 0)
     shape = scene.a.shape
+    if len(moved) * scene.a.size > MOST_ELEMENTS:
+        return None
     if len(shape) == 1:
         for each in (moved, _scaled(scene, moved, axis)):
             if each is None or each.shape[-1:] != shape:

@@ -12,6 +12,8 @@ from traindoctor.compare.tolerance import Distance
 
 # A factor is a simple number where it is this close to one: far nearer than any two candidates lie to each other.
 CLOSE = 1e-3
+# And it is one where it leaves less than this of the difference.
+CLEARER = 1 / 3
 
 
 def not_finite(scene: Scene) -> Kind | None:
@@ -38,7 +40,9 @@ def shorter_dtype(scene: Scene) -> Kind | None:
     """B is A rounded, to the last bit of the shorter dtype."""
     if scene.entry.dtype in ("bfloat16", "float16"):
         return None
-    for name, bits in (("bfloat16", 8), ("float16", 11), ("TF32", 11)):
+    sizes = np.abs(scene.b[scene.b != 0])
+    fits = not sizes.size or (sizes.max() <= 65504 and sizes.min() >= 2.0**-14)
+    for name, bits in (("bfloat16", 8), ("float16" if fits else "TF32", 11)):
         if np.array_equal(rounded(scene.b, bits), scene.b):
             near = np.abs(scene.b - scene.a) <= 2.0**-bits * np.abs(scene.a) * 1.01 + 1e-30
             if near.mean() > 0.99:
@@ -59,6 +63,9 @@ def factor(scene: Scene) -> Kind | None:
         return None
     found = float(a @ b) / square
     if not found or not scene.explains(scene.a * found):
+        return None
+    apart = np.linalg.norm(b - a * found), np.linalg.norm(b - a)
+    if apart[0] > CLEARER * apart[1]:
         return None
     named = _named(found, scene)
     if scene.a.size == 1 and not named:
@@ -162,7 +169,7 @@ def shifted(scene: Scene) -> Kind | None:
 def _axis_name(scene: Scene, axis: int) -> str:
     batch = next((e.shape for e in scene.a_trace.of_kind("input") if len(e.shape) >= 2), ())
     named = ["the batch", "the positions"]
-    if scene.a.shape[: len(batch)] == batch and axis < 2:
+    if batch and scene.a.shape[: len(batch)] == batch and axis < 2:
         return named[axis]
     return f"dimension {axis}"
 
@@ -175,6 +182,38 @@ def _near(a: Array, b: Array, allowed: Distance) -> bool:
     from traindoctor.compare.tolerance import distance
 
     return distance(a, b).over(allowed) <= 1
+
+
+def cut(scene: Scene) -> Kind | None:
+    """Exactly 0 over a stretch of one dimension, where A is not."""
+    if not scene.whole or not scene.a.ndim:
+        return None
+    for axis in reversed(range(scene.a.ndim)):
+        others = tuple(i for i in range(scene.a.ndim) if i != axis)
+        gone = np.atleast_1d(~scene.b.any(axis=others) & scene.a.any(axis=others))
+        places = np.flatnonzero(gone)
+        if not len(places) or len(places) == len(gone):
+            continue
+        first, last = int(places[0]), int(places[-1])
+        if len(places) == last - first + 1 and len(places) > 1:
+            where = f"{_axis_name(scene, axis)} (of {len(gone)})"
+            return Kind("zero", f"B is 0 from index {first} to {last} along {where}")
+    return None
+
+
+def row_factors(scene: Scene) -> Kind | None:
+    """Each row of the batch times a number of its own: rows are weighted where A weights targets."""
+    if not scene.whole or scene.a.ndim < 3 or len(scene.a) < 2:
+        return None
+    a, b = (x.reshape(len(x), -1) for x in (scene.a, scene.b))
+    square = (a * a).sum(1)
+    if not square.all():
+        return None
+    found = (a * b).sum(1) / square
+    if not scene.explains((found[:, None] * a).reshape(scene.a.shape)):
+        return None
+    shown = ", ".join(f"{value:.3g}" for value in found[:6]) + (", ..." if len(found) > 6 else "")
+    return Kind("rows", f"the rows of the batch are weighted {shown} in B: a mean of means?")
 
 
 def tile(scene: Scene) -> Kind | None:
