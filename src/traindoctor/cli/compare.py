@@ -16,6 +16,7 @@ from traindoctor.plain_files import is_there
 if TYPE_CHECKING:
     from traindoctor.compare.answer import Answer
     from traindoctor.tracing.patient import PatientSide
+    from traindoctor.tracing.script import ScriptSide
 
 # What `diagnose` reads too.
 RECORDS = {".sqlite", ".csv", ".json", ".jsonl"}
@@ -143,27 +144,28 @@ def of_runs(a: str, b: str, json_file: str | None, report_file: Path | None) -> 
     return int(found.different)
 
 
-def side(text: str) -> PatientSide | Path:
+def side(text: str) -> PatientSide | ScriptSide | Path:
     """What a user means by A or B."""
     from traindoctor.compare.dump import is_dump
 
     path = Path(text)
-    if is_there(path) and path.is_dir():
+    if text and is_there(path) and path.is_dir():
         if is_dump(path):
             return path
         raise TraindoctorError(
             f"{text} is neither a dump folder (it has no index.jsonl) nor a recorded run"
         )
     file, colon, function = text.rpartition(":")
-    if colon and file.endswith(".py"):
+    # The arguments of a script may end so too.
+    if colon and file.endswith(".py") and (" " not in file or is_there(Path(file))):
         if not is_there(Path(file)):
             raise TraindoctorError(f"there is no file {file!r}")
         from traindoctor.tracing.patient import PatientSide
 
         return PatientSide(Path(file), function)
-    raise TraindoctorError(
-        f"{text!r} is no side to compare: give file.py:function, a dump folder, a recorded run, or a script"
-    )
+    from traindoctor.tracing.script import ScriptSide
+
+    return ScriptSide.of(text)
 
 
 def tell(found: Answer) -> None:

@@ -87,9 +87,9 @@ class Tolerance:
     coarsest: str = "float32"
     """The dtype whose last place was perturbed."""
 
-    def of(self, entry: Entry) -> Distance:
-        """The allowed distance of a tensor: a margin over the measured one, never below the dtype's own rounding."""
-        own = EPS.get(entry.dtype, 0.0)
+    def of(self, entry: Entry, other: Entry | None = None) -> Distance:
+        """The allowed distance of a tensor: a margin over the measured one, never below its own rounding on either side."""
+        own = max(EPS.get(one.dtype, 0.0) for one in (entry, other or entry))
         # Parts that stand side by side were measured one by one.
         parts = [(*entry.key[:2], name) for name in entry.name.split(" + ")]
         known = [{entry.key: self.measured[part]} for part in parts if part in self.measured]

@@ -86,7 +86,7 @@ def _place(entry: Entry, aligned: Aligned, tolerance: Tolerance) -> Place:
     hidden = open_elements(entry, aligned.a, tolerance)
     if hidden is not None:
         first, second = np.where(hidden, 0.0, first), np.where(hidden, 0.0, second)
-    apart, allowed = distance(first, second), tolerance.of(entry)
+    apart, allowed = distance(first, second), tolerance.of(entry, other)
     state: State = "different" if apart.over(allowed) > 1 else "same"
     return Place(entry, state, apart, allowed, hidden)
 

@@ -20,6 +20,7 @@ from traindoctor.capture.hub import Patches, hub
 from traindoctor.capture.ranks import world
 from traindoctor.capture.taps import autograd, loss, module, optimizer, precision
 from traindoctor.capture.watch import Watch
+from traindoctor.compare.trace import Key
 from traindoctor.events import (
     BackwardBegin,
     Event,
@@ -54,17 +55,21 @@ class Orders:
     """Seed of a perturbed run: weights and, where the script is eager, every operation are moved by a last place."""
     coarse: float = 0.0
     products: float = 0.0
+    start: Key | None = None
+    """The tensor behind which the operations are perturbed; without one all are, and the weights."""
 
 
 def attend(watch: Watch, settings: Mapping[str, Any]) -> None:
     """Called in each process once it trains (capture/arming.py knows it by name). The watch gives way: no record is made."""
     watch.detach()
+    start = settings.get("start")
     orders = Orders(
         Path(settings["out"]),
         steps=int(settings["steps"]),
         moved=settings.get("moved"),
         coarse=float(settings.get("coarse", 0.0)),
         products=float(settings.get("products", 0.0)),
+        start=(start[0], int(start[1]), start[2]) if start else None,
     )
     Listener(orders).attach()
 
@@ -170,10 +175,13 @@ class Listener:
     def _move(self, dump: RankDump, seed: int, *, eager: bool) -> None:
         orders = self._orders
         rounding = Rounding(seed, coarse=orders.coarse, products=orders.products)
-        for tensor in dump.parts().values():
-            tensor.copy_(rounding.moved(tensor, orders.coarse))
         if eager:
             self._rounding = rounding
+            if orders.start is not None:
+                dump.perturb_behind(rounding, orders.start)
+                return
+        for tensor in dump.parts().values():
+            tensor.copy_(rounding.moved(tensor, orders.coarse))
 
     def _hears_forward(self) -> bool:
         return torch.is_grad_enabled() and not self._silent()

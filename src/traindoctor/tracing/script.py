@@ -54,10 +54,18 @@ class ScriptSide:
         moved: int | None = None,
         coarse: float = 0.0,
         products: float = 0.0,
+        start: Key | None = None,
     ) -> list[Trace]:
-        """The first steps, one trace a rank. `moved` is the seed of a perturbed run. The log stays in the folder."""
+        """The first steps, one trace a rank. `moved` is the seed of a perturbed run, `start` the tensor behind which
+        it begins. The log stays in the folder."""
         folder.mkdir(parents=True)
-        asked = {"steps": steps, "moved": moved, "coarse": coarse, "products": products}
+        asked = {
+            "steps": steps,
+            "moved": moved,
+            "coarse": coarse,
+            "products": products,
+            "start": start,
+        }
         with (folder / LOG).open("wb") as log:
             try:
                 process = subprocess.Popen(
@@ -133,6 +141,7 @@ class OfScript:
                 moved=draw or None,
                 coarse=unit if draw else 0.0,
                 products=self.products if draw else 0.0,
+                start=start if draw else None,
             )
             found.append(spread(self.trace, together(ranks, self.trace).trace))
             shutil.rmtree(folder, ignore_errors=True)

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from traindoctor.capture.hub import hub
 from traindoctor.compare.dump import DumpWriter
+from traindoctor.compare.trace import Key
 from traindoctor.ground.names import clean, local, unwrap
 from traindoctor.tracing.patient import settings_of
+from traindoctor.tracing.rounding import From, Rounding
 from traindoctor.tracing.sinks import DumpSink
-from traindoctor.tracing.steps import Side, batch_tensors
+from traindoctor.tracing.steps import Side, Sink, batch_tensors
 
 
 class RankDump:
@@ -30,7 +32,7 @@ class RankDump:
         self._parameters = {n: named[n] for n, shard in self._shards.items() if shard is not None}
         settings = {"rank": rank, "ranks": ranks, "flat": flat} | _settings(inner)
         self._writer = DumpWriter(folder, settings=settings)
-        self._sink = DumpSink(self._writer)
+        self._sink: Sink = DumpSink(self._writer)
         self._step = 0
         self._counts: Counter[str] = Counter()
         self._scale = 1.0
@@ -44,6 +46,9 @@ class RankDump:
         except FileExistsError:
             return None
         return cls(folder, model, rank, ranks)
+
+    def perturb_behind(self, rounding: Rounding, start: Key) -> None:
+        self._sink = From(self._sink, rounding, start)
 
     def begin(self, step: int) -> None:
         self._step = step

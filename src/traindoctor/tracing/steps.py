@@ -142,8 +142,9 @@ class Tracer:
         if tensor.requires_grad:
             step = self._step
 
-            def arrived(gradient: Tensor) -> None:
-                self._enter(self._sink.take, name, "gradient", step, gradient.detach(), about)
+            def arrived(gradient: Tensor | None) -> None:
+                if gradient is not None:  # cuDNN's LSTM gives none for a last state that nobody uses
+                    self._enter(self._sink.take, name, "gradient", step, gradient.detach(), about)
 
             tensor.register_hook(arrived)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traindoctor.compare.tolerance import Tolerance, distance
+from traindoctor.compare.tolerance import Distance, Tolerance, distance
 from traindoctor.compare.trace import Entry, Trace
 
 Array = NDArray[Any]
@@ -45,6 +45,10 @@ class Scene:
     def b(self) -> Array:
         return self.closed(self.b_trace.by_key[self.entry.key].values().reshape(self.a.shape))
 
+    @property
+    def allowed(self) -> Distance:
+        return self.tolerance.of(self.entry, self.b_trace.by_key.get(self.entry.key))
+
     def closed(self, values: Array) -> Array:
         """With 0 where nothing is compared."""
         return values if self.open is None else np.where(self.open, 0.0, values)
@@ -53,7 +57,7 @@ class Scene:
         """Whether B is this, as far as rounding lets one see, and this is not what A has."""
         if guess.shape != self.b.shape or not np.isfinite(guess).all():
             return False
-        allowed, guess = self.tolerance.of(self.entry), self.closed(guess)
+        allowed, guess = self.allowed, self.closed(guess)
         if distance(guess, self.a).over(allowed) <= 1:
             return False
         # The tolerance is A's: where B is much smaller, its rounding is still that of the same sums and weights.
@@ -65,7 +69,7 @@ class Scene:
         """Whether this is what A has: the formula that a variant is made from is A's own."""
         if guess.shape != self.a.shape or not np.isfinite(guess).all():
             return False
-        return distance(self.a, self.closed(guess)).over(self.tolerance.of(self.entry)) <= 1
+        return distance(self.a, self.closed(guess)).over(self.allowed) <= 1
 
     @property
     def whole(self) -> bool:

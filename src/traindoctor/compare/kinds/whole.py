@@ -147,7 +147,7 @@ def shifted(scene: Scene) -> Kind | None:
     """Each place has what its neighbour has in A."""
     if not scene.whole or scene.a.ndim < 2:
         return None
-    allowed = scene.tolerance.of(scene.entry)
+    allowed = scene.allowed
     # The last dimension is the width: a shift there is a permutation.
     for axis in range(scene.a.ndim - 1):
         length = scene.a.shape[axis]
@@ -221,9 +221,7 @@ def tile(scene: Scene) -> Kind | None:
     if not scene.whole or not scene.a.ndim:
         return None
     rms = math.sqrt(float(np.mean(scene.a**2)))
-    wrong = np.abs(scene.b - scene.a) > scene.tolerance.of(scene.entry).worst * (
-        np.abs(scene.a) + rms
-    )
+    wrong = np.abs(scene.b - scene.a) > scene.allowed.worst * (np.abs(scene.a) + rms)
     for axis in reversed(range(scene.a.ndim)):
         others = tuple(i for i in range(scene.a.ndim) if i != axis)
         hit = wrong.any(axis=others)
