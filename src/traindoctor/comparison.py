@@ -85,7 +85,7 @@ def _judged(a: Trace, b: Trace, draws: Draws, options: Options) -> Answer:
                 f"A differs from itself when it is run again, from the {random[0][0]} {random[0][2]!r} on: it draws "
                 "random numbers (dropout?) that the seed does not settle; switch them off to compare"
             )
-    tolerance = Tolerance(largest(found), len(found), coarsest)
+    tolerance = Tolerance(largest(found), len(found), draws.repeated, coarsest)
     return answer(aligned, tolerance, notes=notes, reproduce=options.reproduce)
 
 

@@ -54,8 +54,29 @@ def test_rows_of_a_table_taken_once(tmp_path: Path) -> None:
     assert held(tmp_path / "half", lambda _: half)["times"] is None
 
 
-def test_a_batch_made_anew_or_written_over_is_not_held(tmp_path: Path, text: Tensor) -> None:
-    batch = windows(text)
-    assert held(tmp_path / "anew", lambda _: windows(text), 20) is None
-    assert held(tmp_path / "over", lambda _: batch.copy_(windows(text)), 20) is None
+def test_a_batch_made_anew_or_written_over_is_held_by_its_numbers(
+    tmp_path: Path, text: Tensor
+) -> None:
+    batch, times = windows(text), pytest.approx(len(text) / 64)
+    assert held(tmp_path / "anew", lambda _: windows(text), 20)["times"] == times
+    assert held(tmp_path / "over", lambda _: batch.copy_(windows(text)), 20)["times"] == times
     assert held(tmp_path / "short", lambda _: batch, STEPS - 1) is None
+    other = [windows(text.roll(step)) for step in range(20)]
+    assert held(tmp_path / "new", lambda step: other[step], 20) is None
+
+
+def test_a_training_split_cut_anew_in_any_order_is_all_there_is(tmp_path: Path) -> None:
+    table = torch.cartesian_prod(torch.arange(16), torch.arange(16))
+    generator = torch.Generator().manual_seed(1)
+    split = torch.randperm(256, generator=generator)[:150]
+    cut = held(tmp_path / "cut", lambda _: table[split])
+    assert cut == {"since": 0, "times": None}
+    dealt = held(
+        tmp_path / "dealt", lambda _: table[split[torch.randperm(150, generator=generator)]]
+    )
+    assert dealt == {"since": 0, "times": None}
+
+
+def test_places_at_which_derivatives_are_taken_are_data(tmp_path: Path) -> None:
+    places = torch.linspace(0, 5, 120, dtype=torch.float64).unsqueeze(1).requires_grad_()
+    assert held(tmp_path, lambda _: places) == {"since": 0, "times": None}

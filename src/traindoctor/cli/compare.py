@@ -23,7 +23,14 @@ RECORDS = {".sqlite", ".csv", ".json", ".jsonl"}
 STATUS = {"equal": 0, "different": 1, "inconclusive": 3}
 
 
-@click.command()
+class Compare(click.Command):
+    """A side may begin with -m, which is no option of ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f" {a}" if a.startswith("-m ") else a for a in args])
+
+
+@click.command(cls=Compare)
 @click.option(
     "--json",
     "json_file",
@@ -165,7 +172,7 @@ def side(text: str) -> PatientSide | ScriptSide | Path:
         return PatientSide(Path(file), function)
     from traindoctor.tracing.script import ScriptSide
 
-    return ScriptSide.of(text)
+    return ScriptSide.of(text.strip())
 
 
 def tell(found: Answer) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from traindoctor.compare.kinds import explain
 from traindoctor.compare.kinds.base import Kind, Scene
 from traindoctor.compare.matching import describe
@@ -123,6 +125,7 @@ def _row(place: Place) -> dict[str, Any]:
         "step": entry.step,
         "shape": list(entry.shape),
         "state": place.state,
+        "shape_in_b": list(place.shape) if place.shape is not None else None,
         "difference": _finite(apart.whole) if apart else None,
         "largest": _finite(apart.worst) if apart else None,
         "tolerance": _finite(allowed.whole) if allowed else None,
@@ -138,7 +141,8 @@ def answer(
     aligned: Aligned, tolerance: Tolerance, *, notes: Sequence[str] = (), reproduce: str = ""
 ) -> Answer:
     """Walks both sides and says what is found."""
-    places = tuple(walk(aligned, tolerance))
+    with np.errstate(all="ignore"):  # numbers near the ends of float64 are judged like others
+        places = tuple(walk(aligned, tolerance))
     first = first_different(places)
     told = [*notes, *_unmatched(aligned)]
     verdict: Verdict = "different" if first is not None else "equal"
@@ -155,7 +159,8 @@ def answer(
             "zero", "no gradient arrives in B: what lies between it and the loss is detached"
         )
     elif first is not None and first.state == "different":
-        kind = explain(Scene(first.entry, aligned.a, aligned.b, tolerance, first.open))
+        with np.errstate(all="ignore"):
+            kind = explain(Scene(first.entry, aligned.a, aligned.b, tolerance, first.open))
     return Answer(
         a=aligned.a.title,
         b=aligned.b.title,

@@ -47,7 +47,7 @@ def _unexplained(found: Answer) -> str:
     first = found.first
     assert first is not None
     if first.state == "shape":
-        return f"B has another shape there than A's {first.entry.shape}"
+        return f"B has the shape {first.shape} there, A {first.entry.shape}"
     return (
         "no simple change (a factor, another layout, a missing term, a mask, an epsilon, ...) explains it; "
         "look at what makes this tensor of those before it, which agree"
@@ -55,9 +55,13 @@ def _unexplained(found: Answer) -> str:
 
 
 def _tolerance(found: Answer) -> str:
+    if found.tolerance.draws and not found.tolerance.repeated:
+        return f"measured on {found.tolerance.draws} perturbed dumps beside A"
     if found.tolerance.draws:
+        times = found.tolerance.draws - 1
+        often = "once" if times == 1 else f"{times} times"
         return (
-            f"measured: A again and {found.tolerance.draws - 1} times with every operation moved by one unit in the "
+            f"measured: A again and {often} with every operation moved by one unit in the "
             f"last place ({found.tolerance.coarsest})"
         )
     if found.verdict == "equal" and not any(p.apart and p.apart.whole for p in found.places):
@@ -85,15 +89,15 @@ def _table(places: Sequence[Place], width: int) -> Iterator[str]:
             f" {short(over)}x" if place.state == "different" and over < 1e30 else ""
         )
         name = "" if place.entry.kind == "loss" else f" {place.entry.name}"
-        rows.append(
-            (WORDS[place.entry.kind], str(place.entry.step), name.strip(), apart, allowed, mark)
-        )
+        kind = "weight" if place.entry.kind == "weight" else WORDS[place.entry.kind]
+        rows.append((kind, str(place.entry.step), name.strip(), apart, allowed, mark))
     sizes = [max(len(row[i]) for row in rows) for i in range(6)]
     # The name gives way where a line is too long.
     sizes[2] = min(sizes[2], max(12, width - sum(sizes) + sizes[2] - 10))
     for row in rows:
         cells = [_cut(cell, size).ljust(size) for cell, size in zip(row, sizes)]
-        yield "  ".join(cells).rstrip()
+        line = "  ".join(cells).rstrip()
+        yield line if len(line) <= width else line[: width - 1] + "…"
 
 
 def _cut(text: str, size: int) -> str:

@@ -64,6 +64,8 @@ def distance(there: NDArray[Any], here: NDArray[Any]) -> Distance:
             return Distance(math.inf, math.inf, math.inf)
         there, here = np.where(odd, 0.0, there), np.where(odd, 0.0, here)
     apart = np.abs(here - there)
+    if not apart.any():
+        return Distance(0.0, 0.0)
     norm = float(np.linalg.norm(there.ravel()))
     if not norm:
         far = math.inf if apart.any() else 0.0
@@ -84,6 +86,8 @@ class Tolerance:
     measured: Mapping[Key, Distance]
     draws: int
     """Runs of A that it was measured on; 0: estimated from the dtypes."""
+    repeated: bool = True
+    """A itself was run again as well; not where dumps of perturbed runs lie beside A."""
     coarsest: str = "float32"
     """The dtype whose last place was perturbed."""
 

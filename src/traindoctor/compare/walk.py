@@ -34,6 +34,8 @@ class Place:
     allowed: Distance | None = None
     open: NDArray[Any] | None = None
     """Of an update: elements that rounding leaves undetermined; they are not compared."""
+    shape: tuple[int, ...] | None = None
+    """B's, where it is another."""
 
     @property
     def over(self) -> float | None:
@@ -77,7 +79,7 @@ def _place(entry: Entry, aligned: Aligned, tolerance: Tolerance) -> Place:
     first, second = entry.values(), other.values()
     if first.shape != second.shape:
         if first.size != second.size or entry.rows != other.rows:
-            return Place(entry, "shape")
+            return Place(entry, "shape", shape=other.shape)
         second = second.reshape(first.shape)
     if first.dtype.kind != "f" and second.dtype.kind != "f":
         same = np.array_equal(first, second)

@@ -1,7 +1,7 @@
-"""Is the model given the very same tensors at every step, and does the script hold more of such rows?
+"""Is the model given the same numbers at every step, and does the script hold more of such rows?
 
-A batch that is made anew each step and comes out the same was drawn wrongly. One that is held may be the whole data
-set: then nothing in memory has its rows among many others.
+They may be the whole data set, held or cut from it anew at each step: then nothing in memory has its rows among many
+others.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ PART = 8
 # Rows that must all be found; shorter rows must lie in a table of their own width, or chance would find them.
 ROWS, LONG = 4, 8
 MOST_NUMBERS = 50_000_000
+# Other tensors with the same numbers: so many steps are looked at, batches of so many numbers.
+LOOKS, MOST_LOOKED_AT = 2 * STEPS, 2_000_000
 COMPARED = frozenset({torch.float32, torch.float64, torch.int64, torch.int32})
 
 Numbers = NDArray[Any]
@@ -49,6 +51,9 @@ class HeldBatch:
         self._last: list[Place] = []
         self._now: list[Place] = []
         self._data: Numbers | None = None
+        self._numbers: tuple[Numbers | None, Numbers | None] = (None, None)
+        """Sorted, of the step before and of this one: the rows of a batch may come in another order."""
+        self._looks = 0
         self._in_a_row = 1
         self._done = False
 
@@ -57,18 +62,26 @@ class HeldBatch:
             return
         given = data_tensors(event)
         self._now = [place_of(tensor) for tensor in given]
-        if self._in_a_row == STEPS - 1 and same(self._now, self._last):
+        if self._looks < LOOKS:
+            self._looks += 1
+            self._numbers = self._numbers[1], in_order(given)
+        if self._in_a_row == STEPS - 1 and self._same():
             self._data = largest(given)
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         if self._done or not self._now:
             return
-        self._in_a_row = self._in_a_row + 1 if same(self._now, self._last) else 1
+        self._in_a_row = self._in_a_row + 1 if self._same() else 1
         self._last, self._now = self._now, []
         if self._in_a_row >= STEPS:
             times = times_as_many(self._data) if self._data is not None else None
             record.fact("batch.held", {"since": step - STEPS + 1, "times": times})
-            self._data, self._done = None, True
+            self._data, self._done, self._numbers = None, True, (None, None)
+
+    def _same(self) -> bool:
+        before, now = self._numbers
+        equal = before is not None and now is not None and np.array_equal(before, now)
+        return same(self._now, self._last) or equal
 
 
 def data_tensors(event: ForwardBegin) -> list[Tensor]:
@@ -76,7 +89,8 @@ def data_tensors(event: ForwardBegin) -> list[Tensor]:
     return [
         item
         for item in tensors_in((event.args, event.kwargs))
-        if item.ndim and not item.requires_grad and item.layout == torch.strided
+        # Places at which derivatives are taken ask for a gradient and are data all the same.
+        if item.ndim and (item.is_leaf or not item.requires_grad) and item.layout == torch.strided
     ]
 
 
@@ -84,6 +98,15 @@ def largest(given: list[Tensor]) -> Numbers | None:
     """The numbers of the tensor that has most of them: the data, not a mask beside them."""
     known = [tensor for tensor in given if tensor.dtype in COMPARED]
     return max(known, key=Tensor.numel).detach().cpu().numpy() if known else None
+
+
+def in_order(given: list[Tensor]) -> Numbers | None:
+    """The numbers of the largest tensor, sorted; None where there are too many."""
+    known = [t for t in given if t.dtype in COMPARED and t.numel() <= MOST_LOOKED_AT]
+    numbers = (
+        largest(known) if len(known) == len([t for t in given if t.dtype in COMPARED]) else None
+    )
+    return np.sort(numbers, axis=None) if numbers is not None else None
 
 
 def place_of(tensor: Tensor) -> Place:

@@ -21,7 +21,6 @@ from traindoctor.compare.dump import read_dump
 from traindoctor.compare.tolerance import EPS, Distance, distance
 from traindoctor.compare.trace import Key, Trace
 from traindoctor.errors import TraindoctorError
-from traindoctor.plain_files import is_there
 from traindoctor.tracing.script_ranks import on_same_rows, together
 
 # Files of a run, as traindoctor.tracing.attend knows them: importing that would import torch.
@@ -162,7 +161,7 @@ def spread(first: Trace, again: Trace) -> dict[Key, Distance]:
 
 
 def _words(text: str) -> list[str]:
-    if is_there(Path(text)) and text.endswith(".py"):
+    if os.path.isfile(text) and text.endswith(".py"):
         return [text]  # a path with blanks in it
     try:
         words = shlex.split(text)
@@ -177,11 +176,11 @@ def _words(text: str) -> list[str]:
         if len(words) == 1:
             raise TraindoctorError(f"{text!r} names no module: give -m package.module")
     elif first.endswith(".py"):
-        if not is_there(Path(first)):
+        if not os.path.isfile(first):
             raise TraindoctorError(f"there is no file {first!r}")
     elif _program(first) is None:
         raise TraindoctorError(
-            f"{first!r} is no file, folder or program: give file.py:function, a dump folder, a recorded run, or a "
+            f"{first!r} is no Python script, folder or program: give file.py:function, a dump folder, a recorded run, or a "
             "script with its arguments"
         )
     return words

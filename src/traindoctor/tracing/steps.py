@@ -143,7 +143,9 @@ class Tracer:
             step = self._step
 
             def arrived(gradient: Tensor | None) -> None:
-                if gradient is not None:  # cuDNN's LSTM gives none for a last state that nobody uses
+                if (
+                    gradient is not None
+                ):  # cuDNN's LSTM gives none for a last state that nobody uses
                     self._enter(self._sink.take, name, "gradient", step, gradient.detach(), about)
 
             tensor.register_hook(arrived)

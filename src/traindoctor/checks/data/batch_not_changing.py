@@ -44,7 +44,7 @@ def batch_not_changing(record: Record) -> Outcome:
     indices at every step.
     ## When it stays silent
     Data sets that are only one batch large, and small pools whose examples come back in other company: rows
-    that were seen before are no fault. Where the same tensors are given at every step and the script holds no data
+    that were seen before are no fault. Where the same numbers are given at every step and the script holds no data
     that have many more such rows, it is at most possible.
     """
     rowset = record["batch.rowset"]
@@ -56,7 +56,7 @@ def batch_not_changing(record: Record) -> Outcome:
             return batch_not_changing.clear("the data set is one batch large")
         held = record.fact("batch.held")
         if held is not None and not available:
-            return held_batch(steps, held["times"])
+            return drawn_again(record) or held_batch(steps, held["times"])
         return batch_not_changing.finding(
             evidence(
                 "steps whose rows are those of the step before",
@@ -141,19 +141,19 @@ def drawn_again(record: Record) -> Outcome | None:
 
 
 def held_batch(steps: int, times: float | None) -> Outcome:
-    """The very same tensors at every step, without a loader: a batch taken once, or the whole data set."""
+    """The same numbers at every step, without a loader: a batch taken once or again and again, or the whole data set."""
     if times is None:
         return batch_not_changing.finding(
-            evidence("steps with the very same tensors", float(steps), "as many as there are"),
+            evidence("steps with the same numbers", float(steps), "as many as there are"),
             grade="curve",
-            summary="Every step trains on the same tensors; nothing that the script holds has more such rows, so they "
+            summary="Every step trains on the same rows; nothing that the script holds has many more of them, so they "
             "may be the whole data set",
             since_step=0,
         )
     return batch_not_changing.finding(
-        evidence("steps with the very same tensors", float(steps), 0.0),
+        evidence("steps with the same numbers", float(steps), 0.0),
         evidence("data of the script that hold these rows, over the batch", times, 1.0),
-        summary=f"Every step trains on the same tensors, while the script holds {times:.0f} times as much of such data",
+        summary=f"Every step trains on the same rows, while the script holds {times:.0f} times as much of such data",
         remedy="Draw a new batch inside the loop.",
         since_step=0,
         grade="exact",

@@ -135,7 +135,11 @@ def _first_rows(scene: Scene, rows: int) -> Scene:
 def _ways(scene: Scene, width: int, keys: int) -> Iterator[Attention]:
     """The usual ones, to find A's own."""
     told = scene.setting("heads")
-    counts = [int(told)] if told else [n for n in range(1, 129) if width % n == 0]
+    counts = (
+        [int(told)]
+        if told and width % int(told) == 0
+        else [n for n in range(1, 129) if width % n == 0]
+    )
     for heads in counts:
         size = width // heads
         if keys % size or heads % max(1, keys // size):

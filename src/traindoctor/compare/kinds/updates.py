@@ -21,6 +21,8 @@ def decay(scene: Scene) -> Kind | None:
     if weight is None or not weight.any():
         return None
     weight = scene.closed(weight)
+    if not float(np.vdot(weight, weight)):
+        return None
     apart = scene.b - scene.a
     found = float(np.vdot(weight, apart)) / float(np.vdot(weight, weight))
     if not found or not scene.explains(scene.a + found * weight):

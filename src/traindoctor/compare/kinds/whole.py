@@ -14,6 +14,8 @@ from traindoctor.compare.tolerance import Distance
 CLOSE = 1e-3
 # And it is one where it leaves less than this of the difference.
 CLEARER = 1 / 3
+# A stretch is wrong where what differs outside of it is less than this of what differs within.
+OUTSIDE = 0.1
 
 
 def not_finite(scene: Scene) -> Kind | None:
@@ -234,6 +236,10 @@ def tile(scene: Scene) -> Kind | None:
         # A stretch: wrong throughout, right outside. Small differences hide in it here and there.
         if len(places) < 0.8 * (last - first + 1):
             continue
+        apart = np.abs(scene.b - scene.a).max(axis=others, initial=0.0)
+        outside = np.r_[apart[:first], apart[last + 1 :]]
+        if outside.size and outside.max() > OUTSIDE * apart[first : last + 1].max():
+            continue
         where = f"{_axis_name(scene, axis)} (of {length})"
         zero = " and is 0 there" if not np.take(scene.b, range(first, last + 1), axis).any() else ""
         if last == length - 1:
@@ -241,8 +247,10 @@ def tile(scene: Scene) -> Kind | None:
                 "tile",
                 f"B differs from index {first} on along {where}{zero}: a last tile or a bound",
             )
-        if first == 0:
+        if first == 0 and last:
             return Kind("tile", f"B differs up to index {last} along {where}{zero}")
-        if len(places) > 1 or length > 2:
+        if len(places) == 1:
+            return Kind("tile", f"B differs at index {first} alone along {where}{zero}")
+        if length > 2:
             return Kind("tile", f"B differs from index {first} to {last} along {where}{zero}")
     return None
