@@ -808,6 +808,30 @@ def test_two_graph_attentions_have_no_way_around_them_and_nodes_reach_the_loss(
     assert (values["attentions"], values["attentions_bypassed"]) == (2, 0)
 
 
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_gated_cell_is_a_way_around(examine: Examine, gated: bool) -> None:
+    """Slots that ask the same inputs again and again, what they hold kept by a GRU cell or thrown away."""
+
+    class Slots(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.slots = nn.Embedding(V, D), nn.Parameter(torch.randn(1, T, D))
+            self.cell, self.head = nn.GRUCell(D, D), nn.Linear(D, V)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.token(ids)
+            held = self.slots.expand_as(x)
+            for _ in range(3):
+                seen = (held @ x.transpose(1, 2)).softmax(-1) @ x
+                kept = self.cell(seen.flatten(0, 1), held.flatten(0, 1)).view_as(held)
+                held = kept if gated else seen
+            return self.head(held)
+
+    values = residual(examine(Slots(), next_token)).values
+    assert values["attentions"] == 3
+    assert values["attentions_bypassed"] == (3 if gated else 0)
+
+
 @pytest.mark.parametrize("bias", [5.0, -1.5])
 def test_how_much_gates_let_around(examine: Examine, bias: float) -> None:
     class Gated(nn.Module):

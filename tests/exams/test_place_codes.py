@@ -175,7 +175,7 @@ CUTS: dict[str, Cut] = {
 }
 
 
-def of_pictures(model: nn.Module, losses: list[float]) -> Outcome:
+def of_pictures(model: nn.Module, losses: list[float], optimizers: float = 1.0) -> Outcome:
     torch.manual_seed(0)
     patient = tape_steps(
         model,
@@ -184,7 +184,18 @@ def of_pictures(model: nn.Module, losses: list[float]) -> Outcome:
     )
     patient.current_step = 30
     asked = ExamResult("positions", 0, "not-applicable", {}, "no rows of tokens")
-    return position_missing(make_record({"loss.root": losses}, exams=[asked, place_codes(patient)]))
+    series = {"loss.root": losses, "optim.objects": [optimizers]}
+    return position_missing(make_record(series, exams=[asked, place_codes(patient)]))
+
+
+def test_a_set_is_not_accused_by_a_loss_that_is_no_measure() -> None:
+    """A critic of sets: hinge losses of either sign, or two optimizers in turn."""
+    model = Pieces(CUTS["reshaped"])
+    torch.manual_seed(0)
+    assert not isinstance(of_pictures(model, [0.8, -0.6, 0.7, -0.9] * 5), Finding)
+    in_turn = of_pictures(model, [1.6] * 20, optimizers=2.0)
+    assert isinstance(in_turn, NotJudged)
+    assert "does not tell" in in_turn.reason
 
 
 @pytest.mark.parametrize("reader", [False, True])

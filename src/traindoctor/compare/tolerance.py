@@ -103,8 +103,8 @@ class Tolerance:
         return Distance(
             MARGIN * max(found.whole, own / 2),
             MARGIN * max(found.worst, own / 2),
-            # Rounding has no direction: over many elements it cancels.
-            MARGIN * max(found.slope, own / 4),
+            # Rounding has no direction: over many elements it cancels; of few draws it may seem to by luck.
+            MARGIN * max(found.slope, own / 4, found.whole / 8),
         )
 
 

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from traindoctor.graph.origins import argument, depends_on
-from traindoctor.tape.operators import ATTENTION_CALLS, BLOCKING, EMBEDDINGS, ON_WEIGHTS, PRODUCTS
+from traindoctor.tape.operators import (
+    ATTENTION_CALLS,
+    BLOCKING,
+    EMBEDDINGS,
+    JOINING,
+    ON_WEIGHTS,
+    PRODUCTS,
+)
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
 
 if TYPE_CHECKING:
@@ -166,7 +173,7 @@ class Structure:
 
     @cached_property
     def additions(self) -> list[tuple[Op, Ref, Ref]]:
-        """Sums of two values of the batch that have the same shape: (op, one, other).
+        """Sums of two values of the batch that have the same shape: (op, one, other). A gated cell is one too.
 
         Only those that the loss depends on: a sum that nobody uses (a hook that does not return it) adds nothing.
         """
@@ -175,9 +182,10 @@ class Structure:
         found = []
         for op in self.tape.ops:
             refs = [ref for ref in op.args[:2] if isinstance(ref, Ref)]
-            if op.kind == "add" and len(refs) == 2 and id(op) in used:
+            if op.kind in JOINING and len(refs) == 2 and id(op) in used:
                 one, other = refs
-                if self.shape(one) == self.shape(other) and one != other:
+                alike = op.kind != "add" or self.shape(one) == self.shape(other)
+                if alike and one != other:
                     if self.of_data(one) and self.of_data(other):
                         found.append((op, one, other))
         return found

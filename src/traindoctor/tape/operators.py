@@ -64,6 +64,8 @@ PASSING_ON = REARRANGING | group("index repeat")
 RETRACED = REARRANGING | group("detach neg")
 
 SUMS = group("add sub")
+# A gated cell gives (1 - z) n + z h: a sum with what it held before.
+JOINING = group("add gru_cell")
 SCALING = group("mul div")
 WEIGHTING_TERMS = SCALING | group("neg")
 SQUARES = group("square pow")

@@ -6,7 +6,7 @@ from typing import Any
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
-from traindoctor.checks.course import course_of, late_levels
+from traindoctor.checks.course import course_of, late_levels, two_signs
 from traindoctor.checks.data.base import GAIN, is_rounding, reference
 from traindoctor.record import Record
 
@@ -118,7 +118,12 @@ def told_apart(record: Record) -> Outcome | None:
 
 def bag_of_pieces(record: Record, values: Mapping[str, Any]) -> Outcome:
     """Patches or frames without any code. What is left to learn may need their order; a bag may be all that is meant."""
-    course = course_of(record)
+    course, optimizers = course_of(record), record.get("optim.objects")
+    # A set may be all that is meant: only a task that is not learned speaks against it.
+    if two_signs(record) or (optimizers is not None and optimizers.last > 1):
+        return position_missing.not_judged(
+            "swapping patches or frames changes nothing, and the loss does not tell whether the task is learned"
+        )
     if course is None or course.last < FITS * course.first:
         return position_missing.clear(
             "the task is learned without the order of its patches or frames"
