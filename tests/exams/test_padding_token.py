@@ -139,6 +139,28 @@ def test_a_frequent_class_is_no_padding(examine: Callable[..., Patient], task: s
     assert pair["counted"] == 0.0
 
 
+def test_a_class_with_the_number_of_the_padding_token_is_none(
+    examine: Callable[..., Patient],
+) -> None:
+    """Tags of names among others: most sentences end in tag 0, and token 0 is padding, whose targets are ignored."""
+
+    def batches(step: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(step)
+        read = torch.randint(1, TOKENS, (ROWS, READ), generator=generator)
+        tags = torch.zeros_like(read)
+        for row in range(ROWS):
+            tags[row, : READ - 6 - row % 4] = 1 + torch.arange(READ - 6 - row % 4) % 3
+            padded = READ - (row % 2)
+            read[row, padded:], tags[row, padded:] = PAD, -100
+        return read, tags
+
+    def tagged(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    (pair,) = padding(examine(Tagging(), tagged, batches)).values["pairs"]
+    assert pair["counted"] < 0.15
+
+
 @pytest.mark.parametrize("side", ["right", "left", "right, rows begin with it"])
 def test_padding_of_texts_is_found_on_either_side(
     examine: Callable[..., Patient], side: str

@@ -108,7 +108,22 @@ def target_tails(ends: Ends, grid: Tensor, valid: Tensor) -> tuple[Tensor, int |
     inputs = ends.index if ends.layout is None or ends.layout[0] == 1 else ends.index.T
     if token is None or not closes_rows(inputs, token):
         return torch.zeros_like(tails), None, 0.0
+    if inputs.shape == grid.shape:
+        # A class may have the number of the padding token: where a row goes in without padding it is one.
+        tails = tails & beside_padding(inputs, token)
+        in_rows = float(tails.any(1).float().mean())
     return tails, token, in_rows
+
+
+def beside_padding(inputs: Tensor, token: int) -> Tensor:
+    """Places at which a row that goes in is padded, and the one before, whose next token is padding.
+
+    The next token of a last place is not among those that go in: it may be padding.
+    """
+    here = (inputs == token).int()
+    at_end = here.flip(1).cumprod(1).flip(1)
+    before = F.pad(at_end[:, 1:], (0, 1), value=1)
+    return (at_end | before | here.cumprod(1)).bool()
 
 
 def closes_rows(inputs: Tensor, token: int) -> bool:
