@@ -203,11 +203,11 @@ def _from_function(
     if isinstance(b, Path):
         trace_b = read_dump(b)
         steps = min(steps, trace_b.steps)
-        weights, batches = _of_dump(trace_b, _shapes_of(a), options, to="a")
+        weights, batches = _of_dump(trace_b, a.shapes(), options, to="a")
     trace_a, facts = _traced(a, folder / "a", steps, weights, batches)
     if trace_b is None:
         assert not isinstance(b, Path)
-        given = _weights_for(facts, _shapes_of(b), options)
+        given = _weights_for(facts, b.shapes(), options)
         trace_b, facts_b = _traced(b, folder / "b", steps, given, facts.batches)
         products = TF32 if facts_b.settings["tf32"] and not facts.settings["tf32"] else 0.0
     else:
@@ -227,7 +227,7 @@ def _beside_dump(
     if isinstance(b, Path):
         return trace_a, read_dump(b)
     steps = min(options.steps, trace_a.steps)
-    weights, batches = _of_dump(trace_a, _shapes_of(b), options, to="b")
+    weights, batches = _of_dump(trace_a, b.shapes(), options, to="b")
     trace_b, _ = _traced(b, folder / "b", steps, weights, batches)
     return replace(trace_a, entries=_up_to(trace_a, steps)), trace_b
 
@@ -240,14 +240,6 @@ def _traced(
     with DumpWriter(folder) as writer:
         facts = side.run(DumpSink(writer), steps, weights=weights, batches=batches)
     return replace(read_dump(folder), title=side.title, settings=facts.settings), facts
-
-
-def _shapes_of(side: PatientSide) -> dict[str, tuple[int, ...]]:
-    """Of the weights that a function gives; they are gone again afterwards."""
-    from traindoctor.tracing.patient import usual_state
-
-    with usual_state():
-        return {name: tuple(p.shape) for name, p in side.make().names.items()}
 
 
 def _weights_for(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import runpy
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from traindoctor.compare.trace import Key
-from traindoctor.errors import TraindoctorError
+from traindoctor.errors import TraindoctorError, in_a_sentence
 from traindoctor.ground.torch_private import Dropout, tree_flatten, tree_unflatten
 from traindoctor.tracing.rounding import From, rounding
 from traindoctor.tracing.steps import Side, Sink, run_steps
@@ -53,6 +54,22 @@ class PatientSide:
                 module.p = 0.0
         return side
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the weights that the function gives; they are gone again afterwards."""
+        with usual_state(), self.theirs():
+            return {name: tuple(p.shape) for name, p in self.make().names.items()}
+
+    @contextmanager
+    def theirs(self) -> Iterator[None]:
+        """An error of the user's code is shown whole, and ends in a sentence."""
+        try:
+            yield
+        except TraindoctorError:
+            raise
+        except Exception as error:
+            traceback.print_exception(error)
+            raise TraindoctorError(f"{self.title} raised {in_a_sentence(error)}") from None
+
     def run(
         self,
         sink: Sink,
@@ -69,7 +86,7 @@ class PatientSide:
 
         Rounding begins behind the tensor `start`, where one is given.
         """
-        with usual_state():
+        with usual_state(), self.theirs():
             side = self.make()
             if weights is not None:
                 load(side, weights)

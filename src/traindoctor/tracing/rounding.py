@@ -19,7 +19,10 @@ from traindoctor.tracing.steps import Sink
 
 # Operations that only hand values on, or set them: what they give is as exact as what they were given.
 HANDED_ON = {"copy_", "_to_copy", "clone", "detach", "lift_fresh", "zero_", "fill_", "set_"}
-# These are computed from their inputs alone with sums inside: the inputs' last places stand for the order of the sum.
+DRAWN = (
+    *("rand", "bernoulli", "uniform", "normal_", "multinomial", "exponential", "poisson"),
+    *("rrelu", "dropout"),
+)
 PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -44,7 +47,7 @@ class Rounding(TorchDispatchMode):
                 return_.alias_info and not return_.alias_info.is_write
                 for return_ in func._schema.returns
             )
-            or torch.Tag.nondeterministic_seeded in func.tags
+            or draws(name)
             or not any(isinstance(value, Tensor) for value in _flat((args, kwargs)))
         ):
             return func(*args, **kwargs)
@@ -83,7 +86,16 @@ class Rounding(TorchDispatchMode):
 
 def is_product(name: str) -> bool:
     """Operations that tensor cores make: with TF32 their inputs are rounded to 10 bits."""
-    return name in {"mm", "bmm", "addmm", "baddbmm", "linear", "matmul"} or "convolution" in name
+    products = {"mm", "bmm", "addmm", "baddbmm", "linear", "matmul"}
+    return name in products or "convolution" in name or "attention" in name
+
+
+def draws(name: str) -> bool:
+    """Operations whose result is random: a mask that is moved would be another mask.
+
+    torch's own tag also stands on attention and recurrent layers, which only may drop something.
+    """
+    return any(part in name for part in DRAWN)
 
 
 def _movable(tensor: Tensor) -> bool:
