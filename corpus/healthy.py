@@ -51,7 +51,7 @@ TRUE_FINDINGS = {
     "gradient-not-flowing": "axk2 deepseek_v32 glm_moe_dsa hy_v4",
     "attention-softmax-wrong-dim": "swiftformer",
     "position-missing": "beit data2vec-vision",
-    "causal-mask-leak": "big_bird doge megatron-bert reformer rembert umt5",
+    "causal-mask-leak": "big_bird doge megatron-bert reformer rembert roformer umt5",
     "backward-incorrect": "yoso",
 }
 CANNOT_BE_BUILT = 3
