@@ -19,15 +19,16 @@ from traindoctor.tracing.steps import Sink
 
 # Operations that only hand values on, or set them: what they give is as exact as what they were given.
 HANDED_ON = {"copy_", "_to_copy", "clone", "detach", "lift_fresh", "zero_", "fill_", "set_"}
-DRAWN = (
-    *("rand", "bernoulli", "uniform", "normal_", "multinomial", "exponential", "poisson"),
-    *("rrelu", "dropout"),
-)
+# Parts of the names of those whose result is random.
+DRAWN = "rand bernoulli uniform normal_ multinomial exponential poisson rrelu dropout".split()
 PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Rounding(TorchDispatchMode):
-    """Perturbs whatever runs inside. `units` gives the relative size by dtype where it is coarser than the dtype's own."""
+    """Perturbs whatever runs inside: by the last place of each tensor's own dtype, by `coarse` where that is more.
+
+    `products` is the same for what goes into matrix products alone (TF32).
+    """
 
     def __init__(self, seed: int, *, coarse: float = 0.0, products: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,15 +112,3 @@ def distance_of_tensors(there: Tensor, here: Tensor) -> Distance:
     if there.numel() >= FEWEST:
         slope = abs(float(torch.dot(there.flatten(), here.flatten())) / norm**2 - 1)
     return Distance(whole, float(apart.div_(there.abs() + rms).max()), slope)
-
-
-class Renaming:
-    """Hands tensors on under the names and layouts of the other side."""
-
-    def __init__(self, sink: Any, rename: Callable[[str, str], str]) -> None:
-        self._sink, self._rename = sink, rename
-
-    def take(
-        self, name: str, kind: str, step: int, tensor: Tensor, about: Mapping[str, Any]
-    ) -> None:
-        self._sink.take(self._rename(name, kind), kind, step, tensor, about)

@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 
 from traindoctor.compare.kinds.base import Array, Kind, Scene
+from traindoctor.compare.trace import Entry
 from traindoctor.compare.walk import WORDS
 
 # Tensors of A that are tried as the missing term: those nearest before the difference.
@@ -56,10 +57,9 @@ def _said(scene: Scene, name: str, times: float, step: int) -> Kind:
     return Kind("added-term", f"{name} is in B with {1 + times:g} times its weight")
 
 
-def _called(scene: Scene, entry: object) -> str:
-    kind, name, step = entry.kind, entry.name, entry.step  # type: ignore[attr-defined]
-    when = f" of step {step}" if step != scene.entry.step else ""
-    return f"the {WORDS[kind]} of {name}{when}"
+def _called(scene: Scene, entry: Entry) -> str:
+    when = f" of step {entry.step}" if entry.step != scene.entry.step else ""
+    return f"the {WORDS[entry.kind]} of {entry.name}{when}"
 
 
 def rows_of_a_table(scene: Scene) -> Kind | None:
