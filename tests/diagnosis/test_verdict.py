@@ -189,6 +189,15 @@ def test_without_a_law_that_applies_no_run_is_healthy(cause: str) -> None:
     assert verdict_of(*CLEARED, NotApplicable(cause, "no tokens")).verdict == "healthy"
 
 
+def test_a_test_of_the_first_step_that_was_never_made_is_told_so() -> None:
+    cause = min(ESSENTIAL)
+    unmade = NotJudged(cause, "not tested yet", wants="some_exam", why="not-made")
+    diagnosis = judge([*CLEARED, unmade], Run(steps=100, command="traindoctor run train.py"))
+    assert diagnosis.verdict == "inconclusive"
+    assert diagnosis.reason == f"{cause} was not tested before the run ended"
+    assert diagnosis.decides == "traindoctor run --after 120 train.py"
+
+
 def test_a_run_that_goes_on_is_not_called_healthy() -> None:
     diagnosis = verdict_of(*CLEARED, steps=5, running=True)
     assert (diagnosis.verdict, diagnosis.reason) == (
