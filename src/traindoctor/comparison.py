@@ -94,16 +94,17 @@ def _of_scripts(a: Any, b: Any, folder: Path, options: Options) -> Answer:
     from traindoctor.tracing.script import OfScript, ScriptSide
     from traindoctor.tracing.script_ranks import side_by_side
 
-    ranks: list[list[Trace]] = []
-    for side, name in ((a, "a"), (b, "b")):
-        if isinstance(side, ScriptSide):
-            ranks.append(side.run(folder / name, options.steps))
-        elif isinstance(side, Path):
-            ranks.append([read_dump(side)])
-        else:
+    for side in (a, b):
+        if not isinstance(side, (ScriptSide, Path)):
             raise TraindoctorError(
                 f"{side.title} is a function and the other side a script: give two functions or two scripts"
             )
+    ranks = [
+        side.run(folder / name, options.steps)
+        if isinstance(side, ScriptSide)
+        else [read_dump(side)]
+        for side, name in ((a, "a"), (b, "b"))
+    ]
     trace_a, trace_b, notes = side_by_side(*ranks, steps=options.steps)
     draws: Draws
     if isinstance(a, Path):

@@ -20,7 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run a training script unchanged, watch it, and say why it does not learn."),
     "check": ("check", "Examine model, loss, data and optimizer before training."),
     "gradcheck": ("gradcheck", "Test a hand-written gradient against its forward."),
-    "compare": ("compare", "Name the first number that is wrong in B, which is to do what A does."),
+    "compare": ("compare", "Find the first tensor in which two implementations differ."),
     "diagnose": ("diagnose", "Judge a recorded run, or say what the log of another tool shows."),
     "explain": ("explain", "Print the page of a cause."),
     "causes": ("causes", "List the causes that can be told apart."),

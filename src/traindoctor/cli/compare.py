@@ -75,7 +75,7 @@ def command(
     a: str,
     b: str,
 ) -> int:
-    """Name the first number that is wrong in B, which is to do what A does.
+    """Find the first tensor in which two implementations differ, beyond what rounding explains.
 
     \b
     traindoctor compare ref.py:make mine.py:make      functions that give model, batches, loss_fn, optimizer
@@ -85,7 +85,7 @@ def command(
     traindoctor compare runs/before runs/after        two recorded runs: did the change help?
 
     A is trusted. Functions are given the same weights and batches; dropout modules are switched off. Forward, loss,
-    backward and update are walked in order, and the first tensor whose difference is more than rounding explains is named.
+    backward and update are walked in order; the answer names the first difference and, where a simple one fits, its kind.
 
     Exit status: 0 equal, 1 different, 2 wrong use, 3 inconclusive.
     """

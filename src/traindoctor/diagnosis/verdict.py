@@ -268,7 +268,9 @@ def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
         return text, more_budget(run.command)
     essential = [one for one in made.not_judged if one.cause in ESSENTIAL]
     if essential and essential[0].why == "not-made":
-        return f"{_named(essential[:1])} was not tested before the run ended", more_time(run.command)
+        return f"{_named(essential[:1])} was not tested before the run ended", more_time(
+            run.command
+        )
     if essential:
         return f"{essential[0].cause} could not be tested: {essential[0].reason}", None
     if made.passed < MIN_PASSED_SHARE * made.applicable:
