@@ -37,7 +37,9 @@ def made(fault: str, *, compiled: bool) -> tuple[Any, ...]:
     model = Transformer(config, vocab).to(device)
     middle = model.blocks[config.layers // 2]
     if fault == "epsilon":
-        middle.mlp_norm.eps = 0.3  # the stream's variance is near 1: a smaller one hides in bfloat16
+        middle.mlp_norm.eps = (
+            0.3  # the stream's variance is near 1: a smaller one hides in bfloat16
+        )
     if fault == "scale":
         middle.attention.out.register_forward_hook(lambda _, __, out: out * 1.1)
     tokens = torch.randint(0, vocab, (4, config.block + 1), device=device)
