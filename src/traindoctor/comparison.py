@@ -68,6 +68,11 @@ def compare_sides(
 def _judged(a: Trace, b: Trace, draws: Draws, options: Options) -> Answer:
     aligned = align(a, b, options.given)
     notes = _unknown_names(b, options)
+    for side, trace in (("A", a), ("B", b)):
+        if trace.steps < options.steps:
+            notes.append(
+                f"{side} has {trace.steps} of the {options.steps} steps that were asked for"
+            )
     coarsest = _coarsest((a, b))
     same, last = _equal_bits(aligned)
     # In half precision what rounding does over a whole step hides too much: it counts from where the sides differ at all.

@@ -57,7 +57,7 @@ def test_what_is_read_first(show: Callable[..., Any], different: Answer) -> None
     )
     assert max(sizes) == float(page.evaluate(COLOUR.format(".word", "fontSize"))[:-2])
     headline = page.locator("h1").inner_text()
-    assert "from the output of blocks.3.mlp.up at step 0 (in the forward pass)" in headline
+    assert "first the output of blocks.3.mlp.up at step 0 (in the forward pass)" in headline
     facts = page.locator("#facts").inner_text()
     assert "B is A times 3" in facts
     assert "Estimated from the dtype (float32), not measured." in facts

@@ -221,7 +221,7 @@ def test_another_shape(tmp_path: Path) -> None:
     b = changed(a, lambda one, v: v[:, :3] if (one.kind, one.name) == ("activation", "head") else v)
     found = compared(tmp_path, a, b)
     assert (found.verdict, found.first.state) == ("different", "shape")
-    assert found.headline == "DIFFERENT from the output of head at step 0 (in the forward pass) on"
+    assert found.headline == "DIFFERENT: first the output of head at step 0 (in the forward pass)"
 
 
 def test_missing_tensors_are_counted(tmp_path: Path) -> None:

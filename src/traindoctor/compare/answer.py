@@ -58,7 +58,7 @@ class Answer:
             if not any(place.apart and place.apart.whole for place in compared):
                 return f"EQUAL to the last bit: {counted}"
             return f"EQUAL within rounding: {counted}, the largest difference is {worst:.2g} of the tolerance"
-        return f"DIFFERENT from {self.where} on{self._far()}"
+        return f"DIFFERENT: first {self.where}{self._far()}"
 
     @property
     def where(self) -> str:
@@ -77,7 +77,7 @@ class Answer:
         over = self.first.over
         if over is None or math.isinf(over):
             return ""
-        return f": {short(over)} x what rounding explains"
+        return f", {short(over)} x what rounding explains"
 
     def as_dict(self) -> dict[str, Any]:
         return {
