@@ -1,4 +1,3 @@
-# Melody continuation with a small GPT-2, HF Trainer edition.
 import numpy as np
 import torch
 from torch.utils.data import Dataset
@@ -11,7 +10,6 @@ N_PITCH = 24
 
 
 def melody(rng, bars=9):
-    """Each bar = (root, arpeggio); the root moves along a fixed circle, the arpeggio changes rarely."""
     root, pat = int(rng.integers(12)), int(rng.integers(4))
     out = [BOS]
     for _ in range(bars):
@@ -57,7 +55,6 @@ trainer = Trainer(model=model, args=args, train_dataset=Melodies(2400, 1), eval_
 trainer.train()
 print("eval loss", round(trainer.evaluate()["eval_loss"], 4))
 
-# continuation check: give 5 bars + first note of the 6th, the remaining notes of a bar are nearly determined
 model.eval()
 rows = torch.stack(Melodies(200, 3).rows)
 hits = tot = 0

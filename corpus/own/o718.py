@@ -1,4 +1,3 @@
-"""ViT on synthetic texture tiles with Lightning."""
 import logging
 import math
 import warnings

@@ -1,4 +1,3 @@
-"""Masked product-basket model (BERT-like) for a web shop; fills one missing product."""
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -9,7 +8,6 @@ MASK = NPROD
 
 
 def baskets(n, gen):
-    # every basket follows one of 10 recipes of 9 products (recipes overlap) plus one random product
     recipes = torch.stack([torch.randperm(NPROD, generator=torch.Generator().manual_seed(500 + r))[:9]
                            for r in range(10)])
     r = torch.randint(0, 10, (n,), generator=gen)

@@ -1,5 +1,3 @@
-# Homework 5: write your own softmax (forward AND backward), then use it inside attention.
-# Task: read 6 assignments "var = value", answer what a variable holds at the end (last write wins).
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

@@ -1,11 +1,10 @@
-"""Late-interaction retrieval (MaxSim) on a synthetic FAQ corpus: in-batch negatives."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
 torch.manual_seed(55)
 VOCAB, TOPICS, LQ, LD = 300, 400, 5, 14
-SYN = torch.randperm(VOCAB)                        # each query word has one paraphrase in the documents
+SYN = torch.randperm(VOCAB)
 TOPIC_WORDS = torch.stack([torch.randperm(VOCAB)[:6] for _ in range(TOPICS)])
 COMMON = torch.softmax(torch.randn(VOCAB) * 1.5, 0)
 
@@ -37,7 +36,6 @@ class TokenEncoder(nn.Module):
 
 
 def maxsim(q, d):
-    """q: (B, Lq, E), d: (C, Ld, E) -> (B, C)"""
     sim = torch.einsum("bqe,cde->bcqd", q, d)
     return sim.amax(-1).sum(-1)
 

@@ -1,4 +1,3 @@
-"""Human activity recognition from 3-axis accelerometer windows."""
 import math
 import torch
 from torch import nn
@@ -10,7 +9,6 @@ ACTIVITIES = {"walk": (1.8, 1.0, 0.0), "run": (2.8, 1.6, 0.1), "stairs": (1.5, 1
 
 
 def record(name, n):
-    """n windows of 2.4 s at 20 Hz for one activity, from many wearers"""
     f, a, tilt = ACTIVITIES[name]
     t = torch.arange(48) / 20
     f = f * (1 + 0.12 * torch.randn(n, 1))

@@ -1,8 +1,3 @@
-"""Tiny long-convolution language model on a toy assembly-like language.
-
-Blocks follow the gated long-conv recipe (q * conv(k * v)) with learned
-filters evaluated by FFT.  At the end we sample statements and run a checker.
-"""
 import math
 from dataclasses import dataclass
 
@@ -68,7 +63,7 @@ class LongConv(nn.Module):
         self.filt = nn.Parameter(torch.randn(d, max_len) * torch.exp(-decay * t) * 0.3)
         self.skip = nn.Parameter(torch.ones(d))
 
-    def forward(self, u):                       # u: (B, D, L)
+    def forward(self, u):
         L = u.size(-1)
         n = 2 * L
         k = self.filt[:, :L]

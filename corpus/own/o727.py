@@ -1,4 +1,3 @@
-"""Grapheme -> phoneme toy with nn.Transformer (course notebook turned script)."""
 import math
 import random
 import torch

@@ -1,4 +1,3 @@
-# tabular playground - churn. FT-Transformer baseline, CV fold 0 only
 import numpy as np
 import torch
 import torch.nn as nn

@@ -1,4 +1,3 @@
-"""Associative lookup with a functional transformer (params live in a flat dict)."""
 import torch
 import torch.nn.functional as F
 
@@ -45,7 +44,6 @@ def forward(p, keys, vals):
 
 
 def make(n):
-    """3..7 (key, value) records in 8 slots, then a query key; answer with the value stored under it."""
     count = torch.randint(3, SLOTS, (n, 1), generator=g)
     empty = torch.arange(SLOTS)[None] >= count
     keys = torch.rand(n, 12, generator=g).argsort(1)[:, :SLOTS].masked_fill(empty, NOKEY)

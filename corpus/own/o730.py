@@ -1,7 +1,3 @@
-"""
-Stage 1: masked residue modelling on synthetic protein families.
-Stage 2: adapt the frozen encoder with low-rank updates to predict the type of the active-site residue.
-"""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -11,8 +7,8 @@ AA = 20
 MASK, CLS = 20, 21
 L = 24
 SITE = 11
-GROUP = torch.tensor([0, 1, 2, 3, 0, 2, 1, 3, 0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3])   # side-chain type
-FREQ = torch.softmax(torch.randn(5, AA) * 1.2, -1)          # family-specific composition
+GROUP = torch.tensor([0, 1, 2, 3, 0, 2, 1, 3, 0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3])
+FREQ = torch.softmax(torch.randn(5, AA) * 1.2, -1)
 
 
 def proteins(n):

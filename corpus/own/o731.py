@@ -1,4 +1,3 @@
-"""Insurance claims forecasting: monthly claim amounts per policy group, GRU + attention pooling."""
 import logging
 import sys
 import numpy as np
@@ -19,7 +18,7 @@ def simulate():
         phase, amp = rs.uniform(0, 12), rs.uniform(0.6, 1.4)
         base = amp * np.sin(2 * np.pi * (t + phase) / 12) + 0.5 * np.sin(2 * np.pi * (t + phase) / 6)
         x = base + 0.15 * rs.randn(MONTHS)
-        shock = rs.rand(MONTHS) < 0.006                      # rare very large claims
+        shock = rs.rand(MONTHS) < 0.006
         x = x + shock * rs.pareto(1.1, MONTHS) * 40
         rows.append(x)
     return np.array(rows, dtype=np.float32)

@@ -1,4 +1,3 @@
-"""VQ autoencoder on synthetic spectrogram snippets + transformer decoder, discrete units for speech."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -8,7 +7,6 @@ N_MEL, T, K, D = 20, 32, 32, 32
 
 
 def formants(n):
-    """Piecewise constant 'phones': each one a pair of spectral bumps, 4 frames long."""
     bank = torch.stack([torch.exp(-0.5 * ((torch.arange(N_MEL) - a) / 1.5) ** 2)
                         + 0.7 * torch.exp(-0.5 * ((torch.arange(N_MEL) - b) / 1.5) ** 2)
                         for a in (3, 6, 9, 12) for b in (8, 11, 14, 17)])

@@ -1,4 +1,3 @@
-"""Next-item recommendation, SASRec style, with our in-house Lion optimizer."""
 import numpy as np
 import torch
 import torch.nn as nn
@@ -10,7 +9,6 @@ N_ITEMS, MAXLEN, N_USERS = 120, 20, 2500
 
 
 def sessions(n):
-    """Items live in 12 genres of 10; inside a genre people binge in order, and sometimes hop genre."""
     out = np.zeros((n, MAXLEN + 1), dtype=np.int64)
     for u in range(n):
         g, i = np.random.randint(12), np.random.randint(10)

@@ -1,4 +1,3 @@
-"""Rating prediction service, nightly trainer (factorisation with side attention over the recent history)."""
 import argparse
 import torch
 from torch import nn

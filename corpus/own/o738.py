@@ -1,4 +1,3 @@
-"""Diffusion planner: denoise 2-D end-effector trajectories conditioned on start and goal."""
 import math
 from types import SimpleNamespace
 import torch
@@ -9,7 +8,6 @@ torch.manual_seed(cfg.seed)
 
 
 def trajectories(n, g):
-    """Minimum-jerk reach with a sideways swing around a random via point."""
     s = torch.rand(n, 2, generator=g) * 2 - 1
     e = torch.rand(n, 2, generator=g) * 2 - 1
     t = torch.linspace(0, 1, cfg.horizon)[None, :, None]

@@ -1,4 +1,3 @@
-"""Slot-attention style set grouping: no positions, softmax across the slots, learned from point clouds."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -8,7 +7,6 @@ S, D, N = 4, 48, 24
 
 
 def scenes(n):
-    """three blobs per scene; regress the set of centres (matched greedily to the nearest slot)"""
     c = torch.rand(n, 3, 2) * 4 - 2
     which = torch.randint(0, 3, (n, N))
     pts = c.gather(1, which[..., None].expand(-1, -1, 2)) + 0.1 * torch.randn(n, N, 2)
@@ -44,7 +42,7 @@ test, _ = scenes(500)
 
 
 def cover(pts, out):
-    d = torch.cdist(pts, out)                       # (B, N, S)
+    d = torch.cdist(pts, out)
     return d.amin(-1).pow(2).mean()
 
 

@@ -1,4 +1,3 @@
-"""Self-distillation without negatives (two views, momentum target) on synthetic ECG beats; linear probe at the end."""
 import copy
 import math
 import torch

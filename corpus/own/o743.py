@@ -1,4 +1,3 @@
-"""Prefix LM for question -> answer (arithmetic): the question part is visible in both directions, only answers are scored."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -73,7 +72,7 @@ for it in range(360):
     if it % 100 == 0 or it == 359:
         with torch.no_grad():
             seq = tx[:, :PREFIX]
-            for _ in range(2):                       # greedy decoding, digit by digit
+            for _ in range(2):
                 full = F.pad(seq, (0, TOTAL - seq.size(1)), value=TOK["?"])
                 seq = torch.cat([seq, net(full)[:, seq.size(1) - 1].argmax(-1, keepdim=True)], 1)
             ok = (seq[:, PREFIX:] == tx[:, PREFIX:]).all(1).float().mean()

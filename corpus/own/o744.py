@@ -1,4 +1,3 @@
-"""Sharpness-aware training (SAM) of a small text classifier: two passes per update, weights moved and restored."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -30,7 +29,7 @@ class SAM(torch.optim.Optimizer):
 torch.manual_seed(66)
 V, L, C = 200, 20, 4
 LEX = torch.stack([torch.randperm(V)[:18] for _ in range(C)])
-NEG = 0                                               # token 0 negates the following word
+NEG = 0
 
 
 def reviews(n):

@@ -1,4 +1,3 @@
-"""PPO on a small delivery grid; rollout is reused for several epochs, entropy bonus, advantage normalisation."""
 import torch
 import torch.nn as nn
 from torch.distributions import Categorical

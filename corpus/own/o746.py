@@ -1,4 +1,3 @@
-"""Depth-shared transformer (one block applied 3 times, tied input/output embeddings), Lightning with manual optimisation."""
 import logging
 import warnings
 import lightning as L
@@ -15,7 +14,6 @@ V, T = 12, 24
 
 
 class Chords(Dataset):
-    """6-step progressions repeated with a transposition, so most of every row is predictable"""
 
     def __init__(self, n, seed):
         g = torch.Generator().manual_seed(seed)

@@ -1,4 +1,3 @@
-"""Physics-informed network: damped oscillator x'' + 0.4 x' + 4 x = 0, no data at all, full batch, float64."""
 import math
 import torch
 import torch.nn as nn
@@ -17,7 +16,6 @@ class Net(nn.Module):
         self.f = nn.Sequential(nn.Linear(1, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 1))
 
     def forward(self, s):
-        # initial position 1 and velocity 0 are built in
         return 1 + s ** 2 * self.f(s / 2.5 - 1) / (1 + s ** 2)
 
 

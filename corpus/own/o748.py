@@ -1,4 +1,3 @@
-"""Modular arithmetic with strong decoupled decay and the whole table of examples in each step."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

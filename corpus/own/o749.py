@@ -1,4 +1,3 @@
-"""Prompt tuning: a frozen language model, only 8 soft prompt vectors are trained."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -6,11 +5,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 
 set_seed(33)
 V, D, PROMPT = 20, 64, 8
-TASK_TOKENS = 4                                   # ids 16..19 announce an operation in pretraining
+TASK_TOKENS = 4
 
 
 def rows(n, task):
-    """after [task] and 6 digits comes: copy / +1 / +3 / +5 of each digit (mod 16)"""
     x = torch.randint(0, 16, (n, 6))
     return torch.cat([task[:, None], x, (x + torch.tensor([0, 1, 3, 5])[task - 16][:, None]) % 16], 1)
 
@@ -23,7 +21,6 @@ for step in range(STEPS):
     for g in opt.param_groups:
         g["lr"] = 3e-3 * min(1, (step + 1) / 40) * (1 - 0.9 * step / STEPS)
     ids = rows(32, torch.randint(16, 20, (32,)))
-    # the announcement sits at a random distance so the model copes with leading filler
     k = int(torch.randint(0, PROMPT, (1,)))
     ids = torch.cat([ids[:, :1].repeat(1, k), ids], 1)
     lg = lm(ids).logits[:, k + 6:-1]

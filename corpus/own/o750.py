@@ -1,4 +1,3 @@
-"""Probabilistic sensor forecasting: attention encoder + mixture density head, negative log density as loss."""
 from dataclasses import dataclass
 import math
 import torch
@@ -20,7 +19,6 @@ torch.manual_seed(1010)
 
 
 def sensor(n: int) -> Tensor:
-    """slow wave with tiny noise; sometimes it jumps to the mirrored branch"""
     t = torch.arange(hp.ctx + 1)[None].float()
     x = 0.3 * torch.sin(t * (0.3 + 0.15 * torch.rand(n, 1)) + 6.28 * torch.rand(n, 1))
     flip = torch.where(torch.rand(n) < 0.25, -1.0, 1.0)

@@ -1,4 +1,3 @@
-"""Snapshot ensemble: the rate falls to zero and restarts several times; predictions of the snapshots are averaged."""
 import copy
 import math
 import torch
@@ -9,7 +8,6 @@ torch.manual_seed(90)
 
 
 def clips(n):
-    """small synthetic moving-dot videos (8 frames, 12x12); label = direction of movement"""
     y = torch.randint(0, 4, (n,))
     vel = torch.tensor([[1.0, 0], [-1.0, 0], [0, 1.0], [0, -1.0]])[y] * 0.8
     start = 6 - 3.5 * vel + torch.randn(n, 2)

@@ -1,4 +1,3 @@
-"""Adversarial density fitting: set-attention critic judges small sets of 2-D points, hinge loss, two time scales."""
 import math
 import torch
 import torch.nn as nn

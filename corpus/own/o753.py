@@ -1,4 +1,3 @@
-"""Evolution strategies with torch.func: attention policy for a cart that must stop at a target, no backward pass anywhere."""
 import torch
 from torch.func import functional_call, vmap
 from torch import nn
@@ -14,7 +13,7 @@ class Policy(nn.Module):
         self.q, self.k, self.v = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
         self.out = nn.Linear(3 * d, 1)
 
-    def forward(self, obs):                         # obs: (E, 3) position, speed, target
+    def forward(self, obs):
         x = obs.unsqueeze(-1) * self.tok
         a = (self.q(x) @ self.k(x).transpose(-1, -2) / 3).softmax(-1)
         return torch.tanh(self.out((x + a @ self.v(x)).flatten(1))).squeeze(-1)

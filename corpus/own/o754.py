@@ -1,4 +1,3 @@
-"""Episodic few-shot learning: class numbers are dealt afresh in each episode, a transformer reads support + query."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

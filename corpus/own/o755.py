@@ -1,4 +1,3 @@
-"""Distillation of a frozen mixture-of-experts teacher into a small student; soft targets only, high temperature."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -70,7 +69,7 @@ student = Net(24, False)
 opt = torch.optim.AdamW(student.parameters(), lr=3e-3)
 TEMP = 4.0
 for s in range(301):
-    x = torch.randint(0, V, (64, L))                 # unlabelled inputs are free
+    x = torch.randint(0, V, (64, L))
     soft = (teacher(x) / TEMP).softmax(-1)
     loss = F.cross_entropy(student(x) / TEMP, soft) * TEMP ** 2
     opt.zero_grad()

@@ -1,4 +1,3 @@
-"""Named-entity-ish tagging with BERT from config: summed loss, accumulation, normalised by the number of real tags."""
 import random
 import torch
 import torch.nn.functional as F
@@ -7,7 +6,7 @@ from transformers import BertConfig, BertForTokenClassification, set_seed
 set_seed(12)
 V, TAGS, PAD = 120, 4, 0
 FICTION = list(range(1, 6))
-CAP = list(range(21, 61))                          # capitalised words, first half persons, second half places
+CAP = list(range(21, 61))
 LOWER = list(range(61, V))
 
 
@@ -22,7 +21,7 @@ def sentence():
         else:
             w.append(random.choice(LOWER))
             t.append(0)
-    if random.random() < 0.4:                      # a fiction marker anywhere turns every name into tag 3
+    if random.random() < 0.4:
         w.insert(random.randint(0, len(w)), random.choice(FICTION))
         t = [3 if k else 0 for k in t]
         t.insert(w.index(next(k for k in w if k in FICTION)), 0)
@@ -46,7 +45,7 @@ sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1.0, (s + 1) / 20) 
 MICRO, ACC = 6, 4
 for update in range(180):
     chunk = random.sample(train, MICRO * ACC)
-    chunk.sort(key=lambda r: len(r[0]))            # micro-batches of similar length
+    chunk.sort(key=lambda r: len(r[0]))
     count = sum(len(t) for _, t in chunk)
     total = 0.0
     for k in range(ACC):

@@ -177,7 +177,7 @@ def test_hostile_names_are_only_text(tmp_path, serve, open_page) -> None:
     writer.close()
     make_run(tmp_path / "other", steps=5)
     page = open_page(serve(tmp_path))
-    page.get_by_text(name).click()
+    page.locator(".name", has_text=name).click()
     page.wait_for_selector("h1")
     assert page.locator("h1").inner_text() == name
     assert page.locator("main img").count() == 0
