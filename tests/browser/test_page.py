@@ -172,7 +172,8 @@ def test_hostile_names_are_only_text(tmp_path, serve, open_page) -> None:
     writer = RecordWriter(tmp_path / name)
     writer.scalar("loss.root", 0, 1.0)
     writer.layers("grad.rms", 0, ["<script>alert(1)</script>"] * 2, [1.0, 2.0])
-    writer.fact("text.samples", ["<script>alert(2)</script>"])
+    sample = {"step": 0, "text": "<script>alert(2)</script>", "temperature": 1.0}
+    writer.fact("text.samples", [sample])
     writer.fact("script", {"path": "javascript:alert(3)"})
     writer.close()
     make_run(tmp_path / "other", steps=5)
