@@ -296,7 +296,7 @@ def test_runs_of_different_length() -> None:
 def test_records_that_know_nothing() -> None:
     found = compare_runs(Record(), Record())
     assert found.losses is None
-    assert found.script.said == "the text of either script was not recorded"
+    assert found.script.said == "the record does not hold the text of either script"
     assert "their losses cannot be compared" in found.headline
     assert not found.different
     assert "environment: not recorded" in found.lines()
@@ -314,7 +314,7 @@ def test_logs_of_other_tools(tmp_path: Path) -> None:
     found = compare_runs(*records)
     assert "no cause is proven in either run, both are inconclusive" in found.headline
     assert " instead of " in found.headline
-    assert "whether both were trained on the same batches was not recorded" in found.remarks
+    assert "the records do not tell whether both were trained on the same batches" in found.remarks
     assert any(row.name == "read from the log" for row in found.environment)
 
 
@@ -345,7 +345,10 @@ def script(text: str | None, digest: str = "") -> Record:
 def test_scripts_without_their_text() -> None:
     assert scripts(script(None, "1"), script(None, "1")).state == "same"
     assert scripts(script(None, "1"), script(None, "2")).state == "differ"
-    assert scripts(script("x\n"), make_record()).said == "the text of B's script was not recorded"
+    assert (
+        scripts(script("x\n"), make_record()).said
+        == "the record does not hold the text of B's script"
+    )
     changed = scripts(script("x\n"), script("x"))
     assert changed.state == "differ"
     assert changed.diff

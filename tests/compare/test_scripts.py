@@ -159,7 +159,10 @@ def test_a_script_that_never_steps(monkeypatch, capsys) -> None:
         ("", "one side is empty"),
         ("   ", "one side is empty"),
         ("nowhere.py --lr 1", "there is no file 'nowhere.py'"),
-        ("no-such-program train.py", "'no-such-program' is no Python script, folder or program"),
+        (
+            "no-such-program train.py",
+            "'no-such-program' is neither a Python script nor a folder or a program",
+        ),
         ("train.py 'open", "is not a command"),
     ],
 )

@@ -32,7 +32,7 @@ def scripts(a: Record, b: Record) -> Scripts:
     without = [name for name, one in zip("AB", hashes) if not isinstance(one, str)]
     if without:
         whose = "either script" if len(without) == 2 else f"{without[0]}'s script"
-        return Scripts("unknown", f"the text of {whose} was not recorded")
+        return Scripts("unknown", f"the record does not hold the text of {whose}")
     first, second = (one.get("text") for one in texts)
     if not isinstance(first, str) or not isinstance(second, str):
         if hashes[0] == hashes[1]:

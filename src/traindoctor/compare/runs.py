@@ -125,7 +125,7 @@ def _remarks(a: Record, b: Record, told: Told) -> list[str]:
             f"the batches differ from step {told.since} on: other rows, another order or other targets"
         )
     elif told.data == "unknown":
-        remarks.append("whether both were trained on the same batches was not recorded")
+        remarks.append("the records do not tell whether both were trained on the same batches")
     if (start := first_losses(a, b)) is not None:
         before = said_pair(*start)
         remarks.append(

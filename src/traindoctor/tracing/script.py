@@ -180,7 +180,7 @@ def _words(text: str) -> list[str]:
             raise TraindoctorError(f"there is no file {first!r}")
     elif _program(first) is None:
         raise TraindoctorError(
-            f"{first!r} is no Python script, folder or program: give file.py:function, a dump folder, a recorded run, or a "
+            f"{first!r} is neither a Python script nor a folder or a program: give file.py:function, a dump folder, a recorded run, or a "
             "script with its arguments"
         )
     return words
