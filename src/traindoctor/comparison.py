@@ -14,7 +14,14 @@ from traindoctor.compare.answer import Answer, answer
 from traindoctor.compare.dump import DumpWriter, is_dump, read_dump
 from traindoctor.compare.matching import match_weights
 from traindoctor.compare.terms import Aligned, align, converted, weight_shapes
-from traindoctor.compare.tolerance import EPS, Distance, Tolerance, distance, largest
+from traindoctor.compare.tolerance import (
+    EPS,
+    FEWEST,
+    Distance,
+    Tolerance,
+    distance,
+    largest,
+)
 from traindoctor.compare.trace import Key, Trace
 from traindoctor.errors import TraindoctorError
 
@@ -27,7 +34,7 @@ STEPS = 3
 DRAWS = 3
 # TF32 keeps ten bits of what goes into a matrix product.
 TF32 = 2.0**-10
-# A draw that is this far from its own repetition is not rounding: dropout, or other random numbers.
+# Where a repetition begins to differ by this much it is not rounding: dropout, or other random numbers.
 RANDOM = 0.01
 HALF = ("bfloat16", "float16")
 
@@ -73,6 +80,7 @@ def _judged(a: Trace, b: Trace, draws: Draws, options: Options) -> Answer:
             notes.append(
                 f"{side} has {trace.steps} of the {options.steps} steps that were asked for"
             )
+    notes += _other_grounds(a, b)
     coarsest = _coarsest((a, b))
     same, last = _equal_bits(aligned)
     # In half precision what rounding does over a whole step hides too much: it counts from where the sides differ at all.
@@ -84,11 +92,13 @@ def _judged(a: Trace, b: Trace, draws: Draws, options: Options) -> Answer:
             "(docs/dump-format.md)"
         )
     if draws.repeated and found:
-        random = [key for key, one in found[0].items() if one.whole > RANDOM]
-        if random:
+        # Sums in another order (atomics on a GPU) begin with a difference of rounding's size.
+        begins = next((item for item in found[0].items() if item[1].whole), None)
+        if begins is not None and begins[1].whole > RANDOM:
+            kind, _, name = begins[0]
             notes.append(
-                f"A differs from itself when it is run again, from the {random[0][0]} {random[0][2]!r} on: it draws "
-                "random numbers (dropout?) that the seed does not settle; switch them off to compare"
+                f"A differs from itself when it is run again, from the {kind} {name!r} on: it draws random numbers "
+                "(dropout?) that the seed does not settle; switch them off to compare"
             )
     tolerance = Tolerance(largest(found), len(found), draws.repeated, coarsest)
     return answer(aligned, tolerance, notes=notes, reproduce=options.reproduce)
@@ -115,10 +125,10 @@ def _of_scripts(a: Any, b: Any, folder: Path, options: Options) -> Answer:
     if isinstance(a, Path):
         draws = _dumped_draws(a, trace_a)
     else:
-        finer = trace_b.settings.get("tf32") and not trace_a.settings.get("tf32")
+        tf32 = trace_b.settings.get("tf32") or trace_a.settings.get("tf32")
         own = _coarsest((trace_a,))
         draws = OfScript(
-            a, trace_a, folder, options.steps, options.draws, own, TF32 if finer else 0.0
+            a, trace_a, folder, options.steps, options.draws, own, TF32 if tf32 else 0.0
         )
     found = _judged(trace_a, trace_b, draws, options)
     first = found.first.entry if found.first is not None else None
@@ -215,9 +225,9 @@ def _from_function(
         assert not isinstance(b, Path)
         given = _weights_for(facts, b.shapes(), options)
         trace_b, facts_b = _traced(b, folder / "b", steps, given, facts.batches)
-        products = TF32 if facts_b.settings["tf32"] and not facts.settings["tf32"] else 0.0
+        products = TF32 if facts_b.settings["tf32"] or facts.settings["tf32"] else 0.0
     else:
-        products = 0.0
+        products = TF32 if facts.settings["tf32"] else 0.0
     draws = OfFunction(a, trace_a, steps, options.draws, weights, batches, products)
     return trace_a, replace(trace_b, entries=_up_to(trace_b, steps)), draws
 
@@ -296,6 +306,16 @@ def _coarsest(traces: Iterable[Trace]) -> str:
     return max(seen, key=lambda name: EPS[name], default="float32")
 
 
+def _other_grounds(a: Trace, b: Trace) -> list[str]:
+    """Another torch or another device under the two sides: worth knowing beside any difference."""
+    found = []
+    for name, words in (("torch", "torch {}"), ("device", "the device {}")):
+        first, second = a.settings.get(name), b.settings.get(name)
+        if first and second and first != second:
+            found.append(f"A ran with {words.format(first)}, B with {words.format(second)}")
+    return found
+
+
 def _unknown_names(b: Trace, options: Options) -> list[str]:
     """Of the map file: names that B does not have are mistyped."""
     known = {entry.name for entry in b.entries}
@@ -303,17 +323,29 @@ def _unknown_names(b: Trace, options: Options) -> list[str]:
 
 
 def _equal_bits(aligned: Aligned) -> tuple[bool, Key | None]:
-    """Whether all that both have is the same to the last bit, and the last tensor up to which it is."""
+    """Whether all that both have is the same to the last bit, and the tensor behind which the first difference arises.
+
+    Weights, their gradients and their updates are looked at together, when all are there: where some differ, what went
+    before all of them is the last that is known to be equal. A few equal numbers (a loss) may be equal by chance.
+    """
+    weights = {entry.name for entry in aligned.a.of_kind("weight")}
     last: Key | None = None
+    before = last  # behind all that was made in one go with the entry at hand
+    at_once: tuple[str, int] | None = None
     for entry in aligned.a.entries:
         other = aligned.b.by_key.get(entry.key)
         if other is None:
             continue
+        one_go = entry.kind in ("weight", "update") or entry.name in weights
+        made = (entry.kind, entry.step) if one_go else None
+        if made != at_once or made is None:
+            at_once, before = made, last
         first, second = entry.read(), other.read()
         nan = first.dtype.kind == "f" and second.dtype.kind == "f"
         if first.shape != second.shape or not np.array_equal(first, second, equal_nan=nan):
-            return False, last
-        last = entry.key
+            return False, before
+        if one_go or entry.size >= FEWEST:
+            last = entry.key
     return True, last
 
 

@@ -17,6 +17,7 @@ parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--steps", type=int, default=4)
 parser.add_argument("--dropout", type=float, default=0.0)
 parser.add_argument("--compile", action="store_true")
+parser.add_argument("--device", default="cpu")
 options = parser.parse_args()
 torch.set_num_threads(1)
 torch.manual_seed(options.seed)
@@ -47,7 +48,7 @@ class Model(nn.Module):
         self.norm, self.head = nn.LayerNorm(D), nn.Linear(D, V, bias=False)
 
     def forward(self, ids):
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
@@ -68,14 +69,15 @@ def wrapped(model):
 data = torch.randint(0, V, (64, T + 1), generator=torch.Generator().manual_seed(1))
 rank, world = 0, 1
 if options.ranks:
-    dist.init_process_group("gloo")
+    dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-model = wrapped(Model())
+model = wrapped(Model().to(options.device))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 for step in range(options.steps):
     rows = data[step * B % 64 : step * B % 64 + B]
     rows = rows[rank::world] if options.deal == "strided" else rows.chunk(world)[rank]
-    with torch.autocast("cpu", torch.bfloat16, enabled=options.dtype == "bfloat16"):
+    rows = rows.to(options.device)
+    with torch.autocast(options.device, torch.bfloat16, enabled=options.dtype == "bfloat16"):
         logits = model(rows[:, :-1])
         loss = F.cross_entropy(logits.float().reshape(-1, V), rows[:, 1:].reshape(-1))
     if options.fault == "scale":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from traindoctor import cli
 from traindoctor.cli.compare import side
@@ -126,6 +127,31 @@ def test_bfloat16_equals_float32_within_rounding(compared) -> None:
 def test_a_compiled_script_equals_the_eager_one(compared) -> None:
     found = compared(SCRIPT, f"{SCRIPT} --compile", draws=3)
     assert found.headline.startswith("EQUAL within rounding")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(
+    "b",
+    [
+        f"torchrun --standalone --nproc-per-node 1 {SCRIPT} --ranks ddp --device cuda",
+        f"torchrun --standalone --nproc-per-node 1 {SCRIPT} --ranks fsdp --device cuda",
+        f"{SCRIPT} --device cuda --compile",
+        SCRIPT,
+    ],
+    ids=["NCCL, DDP", "NCCL, FSDP2", "compiled", "on the CPU"],
+)
+def test_on_a_gpu(compared, b: str) -> None:
+    found = compared(f"{SCRIPT} --device cuda", b, draws=3)
+    assert found.verdict == "equal", found.headline
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_missing_mask_is_found_on_a_gpu(compared) -> None:
+    on = f"{SCRIPT} --device cuda --dtype bfloat16"
+    found = compared(on, f"{on} --fault mask")
+    assert found.first.entry.key == ("activation", 0, "blocks.0.out.input")
 
 
 # -- what cannot be run ------------------------------------------------------------------------------

@@ -138,9 +138,18 @@ def settings_of(side: Side) -> dict[str, Any]:
     found |= {
         "device": device.type,
         "torch": torch.__version__,
-        "tf32": device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32,
+        "tf32": device.type == "cuda" and in_tf32(side.model),
     }
     return found
+
+
+def in_tf32(model: nn.Module) -> bool:
+    """Whether products may be made in TF32; cuDNN's layers have a switch of their own, which is on by default."""
+    backends = torch.backends
+    by_cudnn = (nn.RNNBase, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.modules.conv._ConvTransposeNd)
+    return backends.cuda.matmul.allow_tf32 or (
+        backends.cudnn.allow_tf32 and any(isinstance(one, by_cudnn) for one in model.modules())
+    )
 
 
 def _tensors(batch: Any) -> list[Tensor]:

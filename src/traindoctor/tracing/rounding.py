@@ -22,6 +22,8 @@ HANDED_ON = {"copy_", "_to_copy", "clone", "detach", "lift_fresh", "zero_", "fil
 # Parts of the names of those whose result is random.
 DRAWN = "rand bernoulli uniform normal_ multinomial exponential poisson rrelu dropout".split()
 PLAIN = (Tensor, torch.nn.Parameter)
+# Elements of a tensor that are moved at a time: what that takes beside the tensor itself stays small.
+AT_ONCE = 1 << 22
 
 
 class Rounding(TorchDispatchMode):
@@ -58,15 +60,16 @@ class Rounding(TorchDispatchMode):
             given = func(*args, **kwargs)
             with torch.no_grad():
                 for tensor in written:
-                    if _movable(tensor):
-                        tensor.copy_(self.moved(tensor, unit))
+                    self.moved(tensor, unit, made=True)
             return given
         args, kwargs = tree_map_only(Tensor, lambda t: self.moved(t, unit), (args, kwargs))
         given = func(*args, **kwargs)
-        return tree_map_only(Tensor, lambda t: self.moved(t, self._coarse), given)
+        # Of large results there is no room for a second one: an operation without aliases has made its own.
+        return tree_map_only(Tensor, lambda t: self.moved(t, self._coarse, made=True), given)
 
-    def moved(self, tensor: Tensor, unit: float = 0.0) -> Tensor:
-        """The tensor with each number up or down by about one unit in its last place.
+    @torch.no_grad()
+    def moved(self, tensor: Tensor, unit: float = 0.0, *, made: bool = False) -> Tensor:
+        """The tensor with each number up or down by about one unit in its last place; itself, where nobody else has it.
 
         Whole numbers stay: they are counts, positions and indices, which no right program rounds.
         """
@@ -74,10 +77,12 @@ class Rounding(TorchDispatchMode):
             return tensor
         size = max(unit, torch.finfo(tensor.dtype).eps)
         wide = torch.promote_types(tensor.dtype, torch.float32)
-        factor = torch.empty_like(tensor, dtype=wide)
-        factor.uniform_(1 - size, 1 + size, generator=self._generator(tensor.device))
-        moved = factor.mul_(tensor).to(tensor.dtype)
-        return torch.where(tensor == tensor.round(), tensor, moved)
+        moved = tensor if made else tensor.clone()
+        for part in moved.view(-1).split(AT_ONCE) if moved.is_contiguous() else (moved,):
+            factor = torch.empty_like(part, dtype=wide)
+            factor.uniform_(1 - size, 1 + size, generator=self._generator(tensor.device))
+            part.copy_(torch.where(part == part.round(), part, factor.mul_(part).to(part.dtype)))
+        return moved
 
     def _generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:
@@ -88,7 +93,8 @@ class Rounding(TorchDispatchMode):
 def is_product(name: str) -> bool:
     """Operations that tensor cores make: with TF32 their inputs are rounded to 10 bits."""
     products = {"mm", "bmm", "addmm", "baddbmm", "linear", "matmul"}
-    return name in products or "convolution" in name or "attention" in name
+    inside = ("convolution", "attention", "cudnn_rnn")
+    return name in products or any(part in name for part in inside)
 
 
 def draws(name: str) -> bool:

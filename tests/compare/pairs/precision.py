@@ -29,3 +29,8 @@ def bf16_autocast() -> Patient:
 
 def bf16_weights() -> Patient:
     return patient(dtype=torch.bfloat16)
+
+
+def compiled_autocast() -> Patient:
+    model, data, loss, optimizer = bf16_autocast()
+    return torch.compile(model), data, loss, optimizer

@@ -78,6 +78,7 @@ EQUAL = (
     equal("embedding | one-hot product", "layers:plain", "layers:one_hot"),
     equal("by hand | TransformerEncoderLayer", "layers:plain", "layers:encoder"),
     equal("eager | compiled", "layers:plain", "layers:compiled"),
+    equal("autocast eager | compiled", "precision:bf16_autocast", "precision:compiled_autocast"),
     equal("AdamW loop | foreach", "steps:loop", "steps:foreach"),
     equal("AdamW loop | fused", "steps:loop", "steps:fused"),
     equal("AdamW | by hand", "steps:loop", "steps:hand", fast=True),
