@@ -41,7 +41,7 @@ def diagnose(
     """
     record = source if isinstance(source, Record) else open_record(source)
     notes: list[str] = []
-    outcomes = examine(record, checks=checks, notes=notes)
+    outcomes = [_as_it_ended(record, one) for one in examine(record, checks=checks, notes=notes)]
     if record.fact("imported") is not None and record.names:
         return diagnose_log(record, outcomes, notes)
     with np.errstate(all="ignore"):
@@ -66,6 +66,17 @@ def diagnose(
         after_seconds=after_seconds(record),
         notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
     )
+
+
+def _as_it_ended(record: Record, outcome: Outcome) -> Outcome:
+    """What was asked of every step and always refused is not possible in this run: more time would not decide it."""
+    if not isinstance(outcome, NotJudged) or outcome.why != "not-made" or outcome.wants is None:
+        return outcome
+    made = record.exam(outcome.wants)
+    refused = made is not None and made.outcome == "refused"
+    if made is None or not refused or made.values.get("stopped") or made.values.get("too_early"):
+        return outcome
+    return replace(outcome, why="not-possible")
 
 
 def _measured(record: Record) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +21,7 @@ from traindoctor.tape.ops import PARAMETER, Op, Ref, refs_in
 if TYPE_CHECKING:
     from traindoctor.experiment.crash import Crash
     from traindoctor.experiment.patient import Patient
+    from traindoctor.tape.execute import Replay
     from traindoctor.tape.tape import StepTape
 
 
@@ -202,35 +203,57 @@ def search_backward(
     roots = [root.ref for root in tape.roots if root.ref is not None]
     ops = [op for op in tape.needed(roots) if op.depends_on & PARAMETER and not op.synthetic]
     refs = list(dict.fromkeys(r for op in ops for r in (*op.outputs, *op.inputs) if r is not None))
-    replayed = replay(tape, parameters=parameters, batch=batch, gradients=True, want=refs)
-    live = [ref for ref in refs if replayed[ref].requires_grad]
-    total: dict[Ref, Tensor] = {}
-    for root in replayed.roots:
-        found = torch.autograd.grad(
-            root, [replayed[ref] for ref in live], retain_graph=True, allow_unused=True
-        )
-        for ref, gradient in zip(live, found):
-            if gradient is not None:
-                total[ref] = gradient if ref not in total else total[ref] + gradient
+    spoiled = spoiled_gradients(
+        replay(tape, parameters=parameters, batch=batch, gradients=True, want=refs), refs
+    )
 
     def broken(ref: Ref | None) -> bool:
-        return ref in total and not bool(torch.isfinite(total[ref]).all())
+        return spoiled.get(ref, 0) > 0 if ref is not None else False
 
     users = Counter(ref for op in ops for ref in set(refs_in((op.args, op.kwargs))))
     candidates = []
     for op in reversed(ops):
         if any(broken(ref) for ref in op.outputs):
             continue
-        spoiled = [ref for ref in refs_in((op.args, op.kwargs)) if broken(ref)]
-        if spoiled:
-            candidates.append((op, any(users[ref] == 1 for ref in spoiled)))
+        passed_on = [ref for ref in refs_in((op.args, op.kwargs)) if broken(ref)]
+        if passed_on:
+            candidates.append((op, any(users[ref] == 1 for ref in passed_on)))
     if not candidates:
         return None
     # A value that several ops use has the sum of their gradients, and any of them may have spoiled it: an op that
     # is the only user of a spoiled value comes first.
     op = next((op for op, alone in candidates if alone), candidates[0][0])
-    fed = [replayed[ref] for ref in op.inputs if replayed[ref].is_floating_point()]
-    outputs = [replayed[ref] for ref in op.outputs if ref is not None]
+    made = [ref for ref in op.outputs if ref is not None]
+    values = replay(tape, parameters=parameters, batch=batch, want=[*op.inputs, *made])
+    fed = [values[ref] for ref in op.inputs if values[ref].is_floating_point()]
+    outputs = [values[ref] for ref in made]
     known = {"fed_by_infinity": False, "then": None, "chain": chain(tape, op)}
-    spoiled_entries = sum(int((~torch.isfinite(total[r])).sum()) for r in op.inputs if broken(r))
-    return {**describe(op, fed, outputs), **known, "count": spoiled_entries}
+    count = sum(spoiled.get(ref, 0) for ref in set(op.inputs))
+    return {**describe(op, fed, outputs), **known, "count": count}
+
+
+def spoiled_gradients(replayed: Replay, refs: Sequence[Ref]) -> dict[Ref, int]:
+    """How many entries of each value's gradient are not finite. They are counted as they pass, and not kept."""
+    found: Counter[Ref] = Counter()
+
+    def listener(ref: Ref) -> Callable[[Tensor], None]:
+        def arrived(gradient: Tensor) -> None:
+            found[ref] += int((~torch.isfinite(gradient)).sum())
+
+        return arrived
+
+    leaves = []
+    for ref in refs:
+        value = replayed[ref]
+        if value.requires_grad and value.is_leaf:
+            leaves.append(ref)
+        elif value.requires_grad:
+            value.register_hook(listener(ref))
+    for root in replayed.roots:
+        given = torch.autograd.grad(
+            root, [replayed[ref] for ref in leaves], retain_graph=True, allow_unused=True
+        )
+        for ref, gradient in zip(leaves, given):
+            if gradient is not None:
+                listener(ref)(gradient)
+    return found

@@ -49,3 +49,11 @@ def test_silent_on_clipping_of_some_parts() -> None:
 def test_a_script_that_does_not_clip_cannot_have_it() -> None:
     assert isinstance(clip_ineffective(make_record({"clip.calls": [0.0] * 20})), NotApplicable)
     assert isinstance(clip_ineffective(make_record()), NotJudged)
+
+
+def test_where_no_step_is_ever_made_clipping_is_not_the_fault() -> None:
+    late = record(0.0)
+    late.facts["optimizer.stepping"] = {"optimizers": 1, "steps": 0, "weights_changed": False}
+    assert isinstance(clip_ineffective(late), NotApplicable)
+    late.facts["optimizer.stepping"] = {"optimizers": 1, "steps": 0, "weights_changed": True}
+    assert isinstance(clip_ineffective(late), Finding), "the script steps by hand"

@@ -252,11 +252,19 @@ def test_a_gradient_that_fades_towards_the_input() -> None:
 def test_stages_of_other_sizes_are_no_stack() -> None:
     """A pyramid's later stages are wider: their gradients have another size by design."""
     flat = stack(1e-7, [4.0] * 30)
-    shapes = [{"name": f"blocks.{k}.weight", "shape": [8 * 2 ** (k // 2)]} for k in range(6)]
+    shapes = [{"name": f"blocks.{k}.weight", "shape": [8 * 2 ** (k // 2), 8]} for k in range(6)]
     flat.facts["model.parameters"] = shapes
     assert isinstance(gradients_vanishing(flat), NotApplicable)
-    flat.facts["model.parameters"] = [{**row, "shape": [8]} for row in shapes]
+    flat.facts["model.parameters"] = [{**row, "shape": [8, 8]} for row in shapes]
     assert isinstance(gradients_vanishing(flat), Finding)
+
+
+def test_a_bias_before_a_normalisation_has_no_gradient_anyway() -> None:
+    record = stack(1e-7, [4.0] * 30)
+    record.facts["model.parameters"] = [
+        {"name": f"blocks.{k}.weight", "shape": [8]} for k in range(6)
+    ]
+    assert isinstance(gradients_vanishing(record), NotApplicable)
 
 
 def test_steps_without_a_gradient_are_no_measure_of_the_others() -> None:

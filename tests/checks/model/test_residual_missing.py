@@ -55,7 +55,12 @@ def test_fires_when_the_way_around_is_closed() -> None:
 
 
 def test_fires_when_only_the_mlp_lacks_it() -> None:
-    assert isinstance(judge(activations_bypassed=0), Finding)
+    assert isinstance(judge(activations_bypassed=0, depth=4), Finding)
+
+
+def test_other_layers_beside_two_attentions_are_no_stack() -> None:
+    """A convolutional generator and its critic, each with one gated attention in it."""
+    assert isinstance(judge(activations=6, activations_bypassed=0, depth=2), Clear)
 
 
 def test_silent_on_sound_stacks_pooling_and_single_attentions() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from traindoctor.checks import CHECKS
@@ -17,6 +19,20 @@ def test_fires_on_many_backward_passes_and_weights_that_stay() -> None:
     found = optimizer_never_steps(make_record(facts=facts(250, False)))
     assert isinstance(found, Finding)
     assert "250" in found.summary
+
+
+def test_steps_left_out_because_no_gradient_is_finite() -> None:
+    """`if isfinite(norm): step()` is right; what makes the NaN is the cause."""
+    nan, found = {"grad.norm": [math.nan] * 60}, {"op": "sqrt", "line": "train.py:9"}
+    record = make_record(nan, facts=facts(60, False), exams={"first_nonfinite": found})
+    outcome = optimizer_never_steps(record)
+    assert isinstance(outcome, Clear)
+    assert "which sqrt brings about" in outcome.by
+    unknown = make_record(nan, facts=facts(60, False), exams={"first_nonfinite": {"op": None}})
+    assert isinstance(optimizer_never_steps(unknown), Finding)
+    some = {"grad.norm": [1.0] + [math.nan] * 59}
+    now_and_then = make_record(some, facts=facts(60, False), exams={"first_nonfinite": found})
+    assert isinstance(optimizer_never_steps(now_and_then), Finding)
 
 
 def test_silent_on_long_accumulation_and_hand_written_updates() -> None:

@@ -4,6 +4,7 @@ from traindoctor.checks.base import ENOUGH_LOOKS, Outcome, check, evidence, watc
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.data.base import share_of_variance
 from traindoctor.record import Record
+from traindoctor.record.stages import MOST_STRETCHES
 
 # Rows dealt at random stay within 2.1 (57 runs); classes in order gave 297 after 100 batches.
 ORDERED = 10.0
@@ -40,7 +41,8 @@ def data_not_shuffled(record: Record) -> Outcome:
     Balanced batches have a negative score. Texts without one label per example are not judged; neither are
     batches of one class that follow in random order (grouped by task), which are at most possible. So are numbers
     that drift, as a stream's do; an order that does not keep a regression from learning is no fault. Two stages with
-    labels of their own, each of them shuffled, are two runs.
+    labels of their own, each of them shuffled, are two runs; so are the clients of a federation, each with an optimizer
+    of its own.
     """
     z, numbers = record.get("order.label_z"), record.get("order.number_z")
     if numbers is not None and len(numbers) and (z is None or not len(z) or z.last <= ORDERED):
@@ -51,6 +53,12 @@ def data_not_shuffled(record: Record) -> Outcome:
         return data_not_shuffled.not_judged("no label of an example was seen", why="not-measured")
     if z.last <= ORDERED:
         return data_not_shuffled.clear(f"labels are mixed as by chance (z = {z.last:.1f})")
+    begun = record.get("optim.objects")
+    if begun is not None and len(begun) > MOST_STRETCHES:
+        return data_not_shuffled.not_judged(
+            f"{len(begun)} optimizers one after the other, each with examples of its own: the order within each was "
+            "not measured"
+        )
     neighbours = record.get("order.neighbour_z")
     follow = neighbours.last if neighbours is not None and len(neighbours) else None
     ordered = follow is None or follow > NEIGHBOURS or z.last > 10 * ORDERED

@@ -40,6 +40,9 @@ def clip_ineffective(record: Record) -> Outcome:
         if seen is not None and len(seen) >= STEPS and not seen.values.any():
             return clip_ineffective.not_applicable("the script does not clip")
         return clip_ineffective.not_judged(f"fewer than {STEPS} steps with clipping were seen")
+    stepping = record.fact("optimizer.stepping") or {}
+    if stepping.get("steps") == 0 and stepping.get("weights_changed") is False:
+        return clip_ineffective.not_applicable("no step was made that clipping could act on")
     late = calls.where(lambda values: values == 0)
     if len(late) >= SHARE * len(calls):
         return clip_ineffective.finding(

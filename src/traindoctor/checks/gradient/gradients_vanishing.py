@@ -32,7 +32,7 @@ NUMBER = re.compile(r"(^|\.)(\d+)(?=\.)")
 def gradients_vanishing(record: Record) -> Outcome:
     """
     ## What it does
-    Compares the gradient of the same parameter, of the same shape, in the first and in the last block of a stack, in the
+    Compares the gradient of the same weight matrix, of the same shape, in the first and in the last block of a stack, in the
     median over the sampled steps.
     ## Why it matters
     Early layers stay random; the model behaves as if it had a few layers only.
@@ -49,7 +49,9 @@ def gradients_vanishing(record: Record) -> Outcome:
     stacks: dict[tuple[str, object], dict[int, float]] = defaultdict(dict)
     for name, size in typical.items():
         found = NUMBER.search(name)
-        if found and np.isfinite(size):
+        # The bias before a normalisation has no gradient but rounding, wherever it stands.
+        vector = name in shapes and len(shapes[name]) < 2
+        if found and np.isfinite(size) and not vector:
             place = name[: found.start(2)] + "*" + name[found.end(2) :]
             stacks[place, shapes.get(name)][int(found.group(2))] = size
     ratios = [

@@ -43,7 +43,7 @@ def residual_missing(record: Record) -> Outcome:
     `x = x + attention(norm(x))`, and the same for the MLP.
     ## When it stays silent
     Gates that are nearly shut and two attentions without a sum (graph attention networks) in runs that learn. A single
-    attention, attention that pools, and single blocks without a sum among others that have one.
+    attention, attention that pools, other layers beside two attentions (a convolutional network with attention in it), and single blocks without a sum among others that have one.
     """
     result = wanted_exam(record, "residual")
     values = result.values
@@ -71,7 +71,7 @@ def residual_missing(record: Record) -> Outcome:
     shut = nearly_shut(record)
     if shut is not None:
         return shut
-    if acts >= attentions and acts_around == 0:
+    if acts >= attentions and acts_around == 0 and values.get("depth", attentions) > SHALLOW:
         return residual_missing.finding(
             evidence("MLPs with a way around them", acts_around, acts, step=result.step),
             grade="statistic",

@@ -3,6 +3,7 @@ from __future__ import annotations
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.consequences import TOO_SHORT
+from traindoctor.checks.loss.base import crash_of
 from traindoctor.record import Record
 
 # Longer accumulations than this are not seen in practice.
@@ -41,8 +42,13 @@ def optimizer_never_steps(record: Record) -> Outcome:
     look at why gradients are never finite.
     ## When it stays silent
     Long accumulation that does end in a step, optimizers written by hand (the weights change), a scaler's
-    first skipped steps.
+    first skipped steps. Steps that are left out because no gradient is finite, where the operation that makes them so
+    is known.
     """
+    if (maker := crash_of(record)) is not None and never_finite(record):
+        return optimizer_never_steps.clear(
+            f"no gradient is finite, which {maker.values['op']} brings about: steps are left out for that"
+        )
     skipped = record.get("scaler.skipped")
     if skipped is not None and len(skipped) >= SKIPPED_STEPS:
         share = float((skipped.values > 0).mean())
@@ -73,6 +79,12 @@ def optimizer_never_steps(record: Record) -> Outcome:
         since_step=0,
         grade="exact",
     )
+
+
+def never_finite(record: Record) -> bool:
+    """Not one gradient of the run was."""
+    norms = record.get("grad.norm")
+    return norms is not None and len(norms) > 0 and not len(norms.finite())
 
 
 def thrown_away(record: Record) -> Outcome | None:
