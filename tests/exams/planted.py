@@ -48,6 +48,20 @@ def forecaster(*, left: int) -> Patient:
     return patient_of(model, loss)
 
 
+def patches(*, batch_first: bool) -> Patient:
+    """One number from five patches of a series; the last one answers."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=batch_first)
+    model = nn.ModuleList([nn.Linear(4, 16), layer, nn.Linear(16, 1)])
+    x, y = torch.randn(B, 20), torch.randn(B, 1)
+
+    def loss() -> Tensor:
+        into, layer, out = model
+        return F.mse_loss(out(layer(into(x.unfold(1, 4, 4)))[:, -1]), y)
+
+    return patient_of(model, loss)
+
+
 def one_block(times: int) -> Patient:
     torch.manual_seed(0)
     model = Model()

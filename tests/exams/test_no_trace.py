@@ -24,12 +24,14 @@ OF_TOKENS = set(
     "dependence positions place_codes softmax_axis attention_scores input_dependence residual dead_units normalisation "
     "padding reference_model generation functions_alone printed_loss experiment_clip".split()
 )
+OF_ATTENTION = {"softmax_axis", "attention_scores", "residual", "dead_units"}
 ONE_PASS = {"accumulation", "batched_forward", "experiment_loss_scale"}
 REFUSES = {
-    "next tokens": {"positions"} | ONE_PASS | OF_NUMBERS,
-    "rows": {"functions_alone", "padding", "generation"} | ONE_PASS | OF_NUMBERS,
-    "one by one": {"positions", "place_codes", "input_dependence"} | OF_NUMBERS,
-    "numbers": OF_TOKENS | ONE_PASS,
+    "next tokens": {"positions", "rows_apart"} | ONE_PASS | OF_NUMBERS,
+    "rows": {"functions_alone", "padding", "generation", "rows_apart"} | ONE_PASS | OF_NUMBERS,
+    "one by one": {"positions", "place_codes", "input_dependence", "rows_apart"} | OF_NUMBERS,
+    "numbers": OF_TOKENS | ONE_PASS | {"rows_apart"},
+    "patches": (OF_TOKENS | ONE_PASS) - OF_ATTENTION,
 }
 ONLY_IF_BROKEN = {"first_nonfinite"}
 
@@ -60,7 +62,7 @@ class Model(nn.Module):
     def forward(self, x: Tensor, *, whole: bool = False) -> Tensor:
         self.calls += 1
         if x.is_floating_point():
-            return self.kind(x)[:, 0]
+            return self.kind(self.block(x.unflatten(1, (3, D)))[:, -1] if whole else x)[:, 0]
         mask = None if whole else torch.triu(torch.ones(T, T, dtype=torch.bool), 1)
         h = self.block(self.token(x) + self.place.weight, src_mask=mask)
         return self.kind(h.mean(1)) if whole else self.head(h + 0.1 * Square.apply(h))
@@ -80,9 +82,10 @@ def watched(
     try:
         for _ in range(30):
             optimizer.zero_grad()
-            if request.param == "numbers":
-                signals = torch.randn(4 * B, D)
-                F.mse_loss(model(signals), signals[:, 3]).backward()
+            if request.param in ("numbers", "patches"):
+                patches = request.param == "patches"
+                signals = torch.randn(4 * B, 3 * D if patches else D)
+                F.mse_loss(model(signals, whole=patches), signals[:, 3]).backward()
                 optimizer.step()
                 continue
             parts = torch.randint(V, (B, T + 1)).split(1 if request.param == "one by one" else B)

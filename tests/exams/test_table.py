@@ -26,6 +26,7 @@ from traindoctor.checks.gradient.gradient_not_flowing import gradient_not_flowin
 from traindoctor.checks.loss.double_softmax import double_softmax
 from traindoctor.checks.loss.loss_gradient_mismatch import loss_gradient_mismatch
 from traindoctor.checks.loss.loss_scale_wrong import loss_scale_wrong
+from traindoctor.checks.model.attention_blind import attention_blind
 from traindoctor.checks.model.attention_scale_wrong import attention_scale_wrong
 from traindoctor.checks.model.attention_softmax_wrong_dim import attention_softmax_wrong_dim
 from traindoctor.checks.model.causal_mask_leak import causal_mask_leak
@@ -199,6 +200,12 @@ ROWS: dict[str, Row] = {
         {"left": 1},
         {"left": 2},
         numbers(lambda v: any(pair["ahead"] and pair["own"] > 0 for pair in v["pairs"])),
+    ),
+    "rows_apart": twins(
+        planted.patches,
+        {"batch_first": False},
+        {"batch_first": True},
+        named_by(attention_blind, "dependence"),
     ),
     "place_codes": Row(
         partial(grids.examined, lambda _, h: h + grids.waves(grids.ROW, grids.D)),

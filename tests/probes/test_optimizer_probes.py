@@ -16,6 +16,7 @@ from traindoctor.capture.watch import Watch
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.gradient.clip_ineffective import clip_ineffective
 from traindoctor.checks.gradient.missing_zero_grad import missing_zero_grad
+from traindoctor.events import StepBegin
 from traindoctor.probes.clip_order import ClipOrder
 from traindoctor.probes.clipping import Clipping
 from traindoctor.probes.coverage import Coverage, live_optimizers, trained_before
@@ -170,6 +171,31 @@ def test_a_layer_replaced_before_a_second_stage_is_stale_though_it_was_trained(t
     found = coverage(tmp_path, train)
     assert found["num_missing"] == 2
     assert found["num_stale"] >= 2
+
+
+class Sparse(Coverage):
+    """As in a run of short steps: after the first ones, one in seven is heard."""
+
+    def on(self, event, *, due: bool) -> None:
+        if not isinstance(event, StepBegin) or event.step < 64 or event.step % 7 == 0:
+            super().on(event, due=due)
+
+
+def test_a_second_stage_of_which_few_steps_are_heard(tmp_path) -> None:
+    def train() -> None:
+        model = Two()
+        first = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(71):
+            step(model, first)
+        second = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.head = nn.Linear(model.head.in_features, 3)
+        for _ in range(60):
+            step(model, second)
+
+    found = watched(tmp_path, train, Sparse()).fact("optimizer.coverage")
+    assert found["num_missing"] == 2
+    assert found["num_stale"] >= 2
+    assert found["looks"] >= 4
 
 
 def test_an_optimizer_over_an_old_copy_of_the_model(tmp_path) -> None:

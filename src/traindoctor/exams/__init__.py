@@ -25,6 +25,7 @@ EXAMS: dict[str, str] = {
     "shift": "shift",
     "dependence": "dependence",
     "numbers_seen": "numbers_seen",
+    "rows_apart": "rows_apart",
     "positions": "positions",
     "place_codes": "place_codes",
     "softmax_axis": "softmax_axis",

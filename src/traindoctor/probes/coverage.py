@@ -1,7 +1,7 @@
 """Which trainable parameters the optimizer holds, by identity, over the whole run.
 
 Missing: trainable, in a module tree that is trained, with a gradient, in no optimizer. Stale: in an optimizer,
-without a gradient since that began, in no module tree that is called. `requires_grad` is the script's intention.
+without a new gradient since its first step, in no module tree that is called. `requires_grad` is the script's intention.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Coverage:
         self._trained_before: bool | None = None
         self._since = 0
         """First step of the latest optimizer, or of the latest model."""
+        self._eager, self._looked = EAGER_STEPS, 0
+        """Looks at steps in a row that are left, and the step of the latest look."""
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin):
@@ -104,10 +106,12 @@ class Coverage:
         elif isinstance(event, StepBegin):
             self._steps += 1
             if self._learn(event.optimizer, event.step):
-                self._since = event.step
+                self._since, self._eager = event.step, EAGER_STEPS
             elif event.left_behind:
                 self._begin_anew(event.step)
-            if event.step - self._since < EAGER_STEPS or event.step % LATER_EVERY == 0:
+            # Of short steps few are heard: they are counted by their distance, not by their number.
+            if self._eager > 0 or event.step - self._looked >= LATER_EVERY:
+                self._eager, self._looked = self._eager - 1, event.step
                 self._look(event.step)
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
@@ -138,7 +142,7 @@ class Coverage:
 
     def _begin_anew(self, step: int) -> None:
         """The script trains something else now: what was seen before says nothing about it."""
-        self._since, self._looks = step, 0
+        self._since, self._looks, self._eager = step, 0, EAGER_STEPS
         self.trees = ModuleTrees()
         self._known.clear()
 
@@ -186,7 +190,8 @@ class Coverage:
         stale = [
             p
             for p, first in begun
-            if p.requires_grad and id(p) not in in_trees and self._of(p).step < first
+            # What is found at the first step may have been left there by the step before.
+            if p.requires_grad and id(p) not in in_trees and self._of(p).step <= first < step
         ]
         missing = [one for one in self._not_held_elsewhere(missing) if not self._moves(one[1])]
         total = _norm([p.grad for _, p in trained if p.grad is not None]) if missing else 0.0

@@ -14,8 +14,45 @@ NOTHING = 1e-5
 MIXED = 1e-4
 # torch's own attention never mixes examples unless the batch lies where time should.
 ATTENTION_CALLS = ("scaled_dot_product_attention", "multi_head_attention_forward")
+OVER_THE_BATCH = "Attention runs over the examples of the batch instead of the places of an example"
 # Output projections that start at zero pass nothing at first and learn within a few steps.
 SETTLED = 10
+
+
+def of_numbers(record: Record) -> Outcome | None:
+    """A model that takes no tokens: which axis its attentions mix is all that is asked."""
+    tokens = record.exam("dependence")
+    if tokens is None or tokens.outcome != "not-applicable":
+        return None
+    left_open = attention_blind.without(record, "rows_apart")
+    if left_open is not None:
+        return left_open
+    result = wanted_exam(record, "rows_apart")
+    seen = result.values["attentions"]
+    known = [one for one in seen if one["batch"] is not None]
+    # Some models attend over the examples on purpose, and over the places as well.
+    if any(set(one["mixes"]) - {one["batch"]} for one in known):
+        return attention_blind.clear("attention mixes the places of an example")
+    crossed = [one for one in known if one["mixes"]]
+    # Behind the first one everything has met: the others are of its kind, or nothing is known of them.
+    kinds = [(one["shape"], one["mixes"]) for one in crossed]
+    if not crossed or any((one["shape"], one["mixes"]) not in kinds for one in seen):
+        return attention_blind.not_judged(
+            "it could not be told which axis of the attention is the batch"
+        )
+    first = crossed[0]
+    return attention_blind.finding(
+        evidence("attentions that mix examples of the batch", len(crossed), 0, step=result.step),
+        evidence("attentions that mix places of one example", 0, len(seen), step=result.step),
+        summary=OVER_THE_BATCH,
+        remedy=f"The values of the attention have the shape {tuple(first['shape'])}, and it adds up along axis "
+        f"{first['batch']}, which is the batch: `batch_first=True` for inputs of shape (batch, time, features), or a "
+        "transpose before it.",
+        where=first["module"] or None,
+        line=first["line"],
+        since_step=0,
+        grade="exact",
+    )
 
 
 @check(
@@ -23,6 +60,7 @@ SETTLED = 10
     slug="attention-blind",
     title="Attention brings nothing from other tokens",
     wants=["dependence"],
+    at_once=of_numbers,
     law=laws.CONTEXT,
     explains=("gradients-vanishing", *NOT_LEARNING),
 )
@@ -30,7 +68,8 @@ def attention_blind(record: Record) -> Outcome:
     """
     ## What it does
     Changes one token at the embedding call and looks which scores move. If only its own place moves, attention
-    passes nothing on; if other examples move instead of other places, it attends over the batch.
+    passes nothing on; if other examples move instead of other places, it attends over the batch. In models that take
+    numbers (patches, frames, series) the values of each attention are changed along each of their axes.
     Nor may the nearest context be hidden while earlier tokens are seen.
     ## Why it matters
     The model cannot use context: it ends at what the current token alone tells.
@@ -140,7 +179,7 @@ def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
         where=pair.get("mixing_module") or None,
         line=pair.get("mixing_line"),
         since_step=0,
-        summary="Attention runs over the examples of the batch instead of the places of a text",
+        summary=OVER_THE_BATCH,
         grade="exact",
     )
 
