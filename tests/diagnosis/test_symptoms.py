@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from traindoctor.diagnosis.symptoms import Symptom, symptoms
-from traindoctor.record import Record, make_record
+from traindoctor.record import Record, Series, make_record
 
 RNG = np.random.default_rng(0)
 FALLING = (2 + 2 * np.exp(-np.arange(200) / 40) + RNG.normal(0, 0.05, 200)).tolist()
@@ -35,6 +35,19 @@ def test_one_skipped_batch_is_nothing() -> None:
 def test_a_rise_over_the_start_is_grave() -> None:
     (symptom,) = symptoms(make_record({"loss.root": FALLING[::-1]}))
     assert (symptom.name, symptom.grave) == ("loss-rising", True)
+
+
+def staged(second: list[float]) -> set[str]:
+    """After fifty steps another optimizer begins, on other data."""
+    record = make_record({"loss.root": [*np.linspace(3.0, 1.0, 50), *second]})
+    begun = Series("optim.objects", np.array([0, 50]), np.array([1.0, 2.0]))
+    record._series["optim.objects"] = begun
+    return {symptom.name for symptom in symptoms(record)}
+
+
+def test_a_stage_begins_a_course_of_its_own() -> None:
+    assert staged(list(np.linspace(8.0, 5.0, 50))) == set()
+    assert staged(list(np.linspace(1.0, 9.0, 50))) == {"loss-rising"}
 
 
 def test_a_loss_that_goes_below_0_has_no_level_to_fall_from() -> None:

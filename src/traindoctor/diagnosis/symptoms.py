@@ -10,6 +10,7 @@ import numpy as np
 from traindoctor.checks.course import LATE, above_level, loss_of
 from traindoctor.checks.data.base import share_of_variance
 from traindoctor.record import Record, Series
+from traindoctor.record.stages import stretches
 
 # Fewer points than this make no trend.
 MIN_POINTS = 20
@@ -42,11 +43,15 @@ class Symptom:
 
 
 def symptoms(record: Record) -> tuple[Symptom, ...]:
-    """Every symptom the record shows, the grave ones first."""
+    """Every symptom the record shows, the grave ones first.
+
+    A stage with an optimizer of its own begins a course of its own: fine-tuning on other texts starts at a higher loss.
+    """
+    stages = stretches(record) or [record]
+    courses = [symptom for stage in stages for symptom in (*_rising(stage), *_flat(stage))]
     found = [
         *_not_finite(record),
-        *_rising(record),
-        *_flat(record),
+        *{symptom.name: symptom for symptom in reversed(courses)}.values(),
         *_on_unigram_rung(record),
         *_at_variance(record),
         *_too_good(record),
