@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from traindoctor.capture.attention import (
+    FEWEST_FIRST,
     FIRST_STEPS,
     LONGEST,
     LONGEST_LATER,
@@ -23,7 +24,7 @@ from traindoctor.capture.attention import (
 )
 from traindoctor.capture.hub import hub
 from traindoctor.capture.watch import Watch
-from traindoctor.checks.base import Clear, Finding
+from traindoctor.checks.base import ENOUGH_LOOKS, Clear, Finding
 from traindoctor.checks.optimizer.optimizer_holds_stale_params import optimizer_holds_stale_params
 from traindoctor.record import open_record
 
@@ -315,3 +316,7 @@ def test_an_optimizer_without_gradients_beside_one_that_has_them_begins_no_stage
     coverage = open_record(tmp_path / "run").fact("optimizer.coverage")
     assert coverage["since"] == 0
     assert coverage["looks"] >= 10
+
+
+def test_so_many_steps_are_followed_as_a_verdict_needs() -> None:
+    assert FEWEST_FIRST >= ENOUGH_LOOKS
