@@ -158,7 +158,7 @@ function Sides({ names, sides, setSides }: { names: string[]; sides: [string, st
       {sides.map((side, i) => (
         <label key={i}>
           {"AB"[i]}{" "}
-          <select value={side} onChange={(e) => setSides(i ? [sides[0], e.currentTarget.value] : [e.currentTarget.value, sides[1]])}>
+          <select aria-label={`Run ${"AB"[i]}`} value={side} onChange={(e) => setSides(i ? [sides[0], e.currentTarget.value] : [e.currentTarget.value, sides[1]])}>
             {names.map((name) => (
               <option key={name} value={name} disabled={name === sides[1 - i]}>
                 {name}

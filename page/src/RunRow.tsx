@@ -65,7 +65,7 @@ export function RunRow({ card, source, alone, tick, ticked, changed }: Props) {
           done={(said) => {
             setDeleting(false);
             if (said) void changed(said);
-            else deleteButton.current?.focus();
+            else requestAnimationFrame(() => deleteButton.current?.focus());
           }}
         />
       )}
