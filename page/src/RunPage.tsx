@@ -196,9 +196,16 @@ function pictures(run: Run | null) {
   const measured = CHARTS.filter((chart) => chart.lines.some((line) => series.has(line.name)));
   // In another tool's log the loss is what that tool wrote; nothing was seen of a backward pass.
   const logged = (line: Line) => (line.name === "loss.root" ? { ...line, label: "as logged" } : line);
-  const charts: ChartSpec[] = run && "imported" in run.facts ? measured.map((chart) => ({ ...chart, lines: chart.lines.map(logged) })) : measured;
+  const named = run && "imported" in run.facts ? measured.map((chart) => ({ ...chart, lines: chart.lines.map(logged) })) : measured;
+  const charts: ChartSpec[] = named.map((chart) => (chart.clip && !series.has("clip.limit") ? unclipped(chart) : chart));
   const layers = LAYERS.filter((layer) => layer.stats.some((stat) => run?.layers[stat.name]?.measured));
   return { charts, layers, ids: new Set([...charts, ...layers].map((picture) => picture.id)) };
+}
+
+/** Where nothing is clipped there is one norm, not one before and one after. */
+function unclipped(chart: ChartSpec): ChartSpec {
+  const lines = chart.lines.filter((line) => line.name !== "grad.norm_clipped").map((line) => (line.name === "grad.norm" ? { ...line, label: "norm" } : line));
+  return { ...chart, lines, clip: false, about: "2-norm of all gradients together. No clipping was seen." };
 }
 
 function parametersOf(run: Run | null): Set<string> {

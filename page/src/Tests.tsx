@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import type { Verdict } from "./types";
+import type { Cause, Verdict } from "./types";
 
 type Result = "fail" | "pass" | "not tested" | "does not apply";
 
@@ -17,10 +17,12 @@ const SHOWN = 12;
 
 /** One row for each fault that traindoctor looks for: what came out, and how that is known. */
 export function lines(verdict: Verdict): Line[] {
-  const fail = [...(verdict.causes ?? []), ...(verdict.advice ?? [])].map((one): Line => {
-    const strength = one.status && one.status !== "confirmed" ? ` (${one.status})` : "";
-    return { result: "fail", cause: one.cause, title: one.title ?? one.cause, why: `${one.summary ?? "found"}${strength}` };
-  });
+  const found = (one: Cause, cost: string): Line => {
+    const more = [one.status !== "confirmed" && one.status, cost].filter(Boolean).join("; ");
+    return { result: "fail", cause: one.cause, title: one.title ?? one.cause, why: `${one.summary ?? "found"}${more && ` (${more})`}` };
+  };
+  // A run that is slow or takes too much memory may be healthy all the same.
+  const fail = [...(verdict.causes ?? []).map((one) => found(one, "")), ...(verdict.advice ?? []).map((one) => found(one, "costs time or memory, not learning"))];
   const rest = [
     ...(verdict.untested ?? []).map((one): Line => ({ result: "not tested", cause: one.cause, title: one.title ?? one.cause, why: one.sentence, command: one.command })),
     ...(verdict.ruled_out ?? []).map((one): Line => ({ result: "pass", cause: one.cause, title: one.title ?? one.cause, why: one.by })),
