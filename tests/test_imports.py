@@ -25,7 +25,7 @@ ALLOWED = {
     "checks": {"record", "errors"},
     "diagnosis": {"checks", "logs", "record", "errors"},
     "report": {"diagnosis", "checks", "record", "errors"},
-    "dashboard": {"report", "diagnosis", "checks", "record", "errors"},
+    "dashboard": {"compare", "report", "diagnosis", "checks", "record", "errors"},
     "compare": {"record", "diagnosis", "checks", "plain_files", "errors"},
     "numerics": {"errors"},
     "kernels": {"numerics", "errors"},

@@ -2,10 +2,10 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import uPlot from "uplot";
 import type { Line } from "./charts";
 import { amount, number, type Unit } from "./format";
-import { aligned, badAt, drawn, valueAt, type Drawn } from "./lines";
+import { aligned, badAt, drawn, smoothed, valueAt, type Drawn } from "./lines";
 import { css, type Theme } from "./theme";
 import type { Points, SeriesData } from "./types";
-import { onKey, useHover, type View } from "./view";
+import { onKey, useHover, useSmooth, type View } from "./view";
 
 export interface Mark {
   step: number;
@@ -33,6 +33,8 @@ interface Props {
   marks?: Mark[];
   /** Equal lines stay apart: each is a run of its own. */
   keepAll?: boolean;
+  /** Stands in a frame that has the title already. */
+  framed?: boolean;
 }
 
 const PALETTE = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6"];
@@ -47,12 +49,15 @@ export function Chart(props: Props) {
 
   const palette = useMemo(() => PALETTE.map(css), [theme]);
   const shown = useMemo(() => drawn(lines, data, palette, props.keepAll), [lines, data, palette]);
-  const table = useMemo(() => aligned(shown, log), [shown, log]);
-  const shape = shown.map((line) => line.name + line.kind).join() + theme + log;
+  const span = useSmooth(view);
+  // Below each smooth line its raw one stays, faintly.
+  const means = useMemo(() => (span ? shown.filter((line) => !line.kind).map((line) => ({ ...line, data: smoothed(line.data, span) })) : []), [shown, span]);
+  const table = useMemo(() => aligned([...shown, ...means], log), [shown, means, log]);
+  const shape = shown.map((line) => line.name + line.kind).join() + theme + log + means.length;
 
   useLayoutEffect(() => {
     const host = box.current!;
-    const chart = new uPlot(options(shown, log, unit, props.axis, host, view, latest), table, host);
+    const chart = new uPlot(options(shown, means, log, unit, props.axis, host, view, latest), table, host);
     plot.current = chart;
     const place = () => {
       const step = view.hover;
@@ -85,10 +90,10 @@ export function Chart(props: Props) {
   useEffect(() => plot.current?.redraw(false), [props.marks, props.clipped, props.level]);
 
   return (
-    <figure class={`panel chart ${props.wide ? "wide" : ""}`} id={`chart-${id}`} tabIndex={0} aria-label={`${title}. ${about}`} onKeyDown={(e) => onKey(view, e)}>
+    <figure class={`chart ${props.framed ? "" : "panel"} ${props.wide ? "wide" : ""}`} data-smooth={span} id={`chart-${id}`} tabIndex={0} aria-label={`${title}. ${about}`} onKeyDown={(e) => onKey(view, e)}>
       <figcaption>
-        <h3 title={about}>{title}</h3>
-        <Legend lines={shown} view={view} unit={unit} />
+        {!props.framed && <h3 title={about}>{title}</h3>}
+        <Legend lines={shown} means={means} view={view} unit={unit} />
         <button class="quiet" type="button" aria-pressed={log} onClick={() => setLog(!log)} title="Logarithmic or linear axis">
           {log ? "log" : "linear"}
         </button>
@@ -102,17 +107,19 @@ export function Chart(props: Props) {
   );
 }
 
-function Legend({ lines, view, unit }: { lines: Drawn[]; view: View; unit: Unit }) {
+function Legend({ lines, means, view, unit }: { lines: Drawn[]; means: Drawn[]; view: View; unit: Unit }) {
   const hover = useHover(view);
   return (
     <ul class="legend">
       {lines.map((line) => {
         const bad = badAt(line.data, hover);
+        const mean = means.find((one) => one.name === line.name);
         return (
           <li key={line.name} class={line.kind === "aside" ? "aside" : ""}>
             <i style={{ background: line.kind === "aside" ? css("--aside") : line.color }} />
             <span>{line.label}</span>
             <b class={bad ? "bad" : ""}>{bad ?? amount(valueAt(line.data, hover), unit)}</b>
+            {mean && !bad && <em title="smoothed">~{amount(valueAt(mean.data, hover), unit)}</em>}
           </li>
         );
       })}
@@ -128,7 +135,7 @@ function ClippedShare({ clipped }: { clipped: Points }) {
   return <strong> Clipped in view: {number(Math.round(share * 1000) / 10)} % of steps.</strong>;
 }
 
-function options(lines: Drawn[], log: boolean, unit: Unit, label: string | undefined, host: HTMLElement, view: View, latest: { current: Props }): uPlot.Options {
+function options(lines: Drawn[], means: Drawn[], log: boolean, unit: Unit, label: string | undefined, host: HTMLElement, view: View, latest: { current: Props }): uPlot.Options {
   const ink = css("--muted");
   const grid = { stroke: css("--grid"), width: 1 };
   const font = `11px ${css("--sans")}`;
@@ -176,11 +183,13 @@ function options(lines: Drawn[], log: boolean, unit: Unit, label: string | undef
       ...lines.map((line): uPlot.Series => ({
         stroke: line.kind === "aside" ? css("--aside") : line.color,
         width: line.kind === "aside" ? 1 : 1.5,
+        alpha: means.length && !line.kind ? 0.28 : 1,
         dash: line.kind === "aside" ? [5, 4] : undefined,
-        points: { show: line.kind === "points" || line.data.steps.length < 30, size: 5, fill: line.color },
+        points: { show: line.kind === "points" || (!line.kind && line.data.steps.length < 30), size: 5, fill: line.color },
         paths: line.kind === "points" && line.name !== "loss.eval" ? () => null : undefined,
         spanGaps: false,
       })),
+      ...means.map((line): uPlot.Series => ({ stroke: line.color, width: 2, points: { show: false } })),
     ],
     hooks: {
       setSelect: [

@@ -1,11 +1,13 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { Chart } from "./Chart";
 import type { Line } from "./charts";
-import { steps } from "./format";
+import { Differences } from "./Differences";
+import { capital, steps } from "./format";
+import { LossNow } from "./LossNow";
 import type { Source } from "./source";
 import { StepBar } from "./StepBar";
 import type { Theme } from "./theme";
-import type { Run, SeriesData } from "./types";
+import type { Comparison, Run, SeriesData } from "./types";
 import { useRange, View } from "./view";
 
 const PICTURES = [
@@ -19,7 +21,7 @@ const PICTURES = [
 ];
 const POINTS = 700;
 
-/** Several runs in one chart, step against step. */
+/** Two runs with all that differs, and any number of them in one chart, step against step. */
 export function Compare({ source, names, theme }: { source: Source; names: string[]; theme: Theme }) {
   const view = useMemo(() => new View(), [names.join("\n")]);
   const [runs, setRuns] = useState<(Run | { name: string; error: string })[]>([]);
@@ -56,6 +58,10 @@ export function Compare({ source, names, theme }: { source: Source; names: strin
     };
   }, [names.join("\n"), tick, range?.[0], range?.[1]]);
 
+  const [sides, setSides] = useState<[string, string]>([names[0], names[1] ?? names[0]]);
+  useEffect(() => setSides([names[0], names[1] ?? names[0]]), [names.join("\n")]);
+  const ends = runs.map((run) => ("state" in run ? run.state : "error")).join();
+  const { found, fault } = useComparison(source, sides, ends);
   const pictures = useMemo(
     () =>
       PICTURES.map((picture) => {
@@ -75,9 +81,12 @@ export function Compare({ source, names, theme }: { source: Source; names: strin
       <header class="title">
         <h1>{names.length} runs side by side</h1>
       </header>
+      {names.length > 1 && <Headline found={found} fault={fault} />}
       <ul class="compared">
         {runs.map((run) => (
           <li class="panel" key={run.name}>
+            {run.name === sides[0] && <b class="side">A</b>}
+            {run.name === sides[1] && run.name !== sides[0] && <b class="side">B</b>}
             <a href={`#/run/${encodeURIComponent(run.name)}`}>{run.name}</a>
             {"error" in run ? (
               <span class="pill corrupt">unreadable</span>
@@ -85,12 +94,16 @@ export function Compare({ source, names, theme }: { source: Source; names: strin
               <>
                 <span class={`pill ${run.verdict?.verdict ?? run.state}`}>{run.verdict?.verdict ?? run.state}</span>
                 <span class="plain">{steps(run.steps)}</span>
+                {run.loss && <LossNow loss={run.loss} />}
                 <span class="plain">{run.verdict?.causes?.[0]?.cause ?? ""}</span>
               </>
             )}
           </li>
         ))}
       </ul>
+      {names.length > 2 && <Sides names={names} sides={sides} setSides={setSides} />}
+      {found && <Differences found={found} />}
+      <h2 id="plots">Plots</h2>
       <StepBar view={view} live={runs.some((run) => "state" in run && run.state === "running")} />
       <div class="grid">
         {pictures.map((picture) => (
@@ -99,5 +112,61 @@ export function Compare({ source, names, theme }: { source: Source; names: strin
       </div>
       {!pictures.length && <p class="empty">These runs have no measure in common yet.</p>}
     </main>
+  );
+}
+
+/** What `traindoctor compare` says of two runs. It judges both, so it is asked once, and again when one of them has ended. */
+function useComparison(source: Source, [a, b]: [string, string], ends: string) {
+  const [found, setFound] = useState<Comparison | null>(null);
+  const [fault, setFault] = useState("");
+  useEffect(() => {
+    let current = true;
+    if (a === b) return;
+    setFault("");
+    source.compare(a, b).then(
+      (answer) => current && setFound(answer),
+      (problem: Error) => {
+        if (!current) return;
+        setFound(null);
+        setFault(problem.message);
+      },
+    );
+    return () => {
+      current = false;
+    };
+  }, [a, b, ends]);
+  return { found, fault };
+}
+
+function Headline({ found, fault }: { found: Comparison | null; fault: string }) {
+  const text = found ? found.headline : fault ? fault : "Comparing…";
+  return (
+    <section class="verdict compared-as" aria-live="polite">
+      <p class="told">{capital(text)}</p>
+      {found?.remarks.map((remark) => (
+        <p class="plain" key={remark}>
+          {remark}
+        </p>
+      ))}
+    </section>
+  );
+}
+
+function Sides({ names, sides, setSides }: { names: string[]; sides: [string, string]; setSides(sides: [string, string]): void }) {
+  return (
+    <p class="choose">
+      {sides.map((side, i) => (
+        <label key={i}>
+          {"AB"[i]}{" "}
+          <select aria-label={`Run ${"AB"[i]}`} value={side} onChange={(e) => setSides(i ? [sides[0], e.currentTarget.value] : [e.currentTarget.value, sides[1]])}>
+            {names.map((name) => (
+              <option key={name} value={name} disabled={name === sides[1 - i]}>
+                {name}
+              </option>
+            ))}
+          </select>
+        </label>
+      ))}
+    </p>
   );
 }

@@ -2,6 +2,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import type { LayerSpec } from "./charts";
 import { BAD, scaleOf, type Scale } from "./colors";
 import { number, steps as stepsOf } from "./format";
+import { LABEL_PX, Labels } from "./Labels";
 import { Profile } from "./Profile";
 import type { Source } from "./source";
 import { css, type Theme } from "./theme";
@@ -17,12 +18,15 @@ interface Props {
   theme: Theme;
   /** Changes as the run goes on. */
   tick: number;
+  /** Stands in a frame that has the title already. */
+  framed?: boolean;
 }
 
 const COLUMNS = 260;
+const MOST_HEIGHT = 520;
 const LIVE_MS = 1500;
 
-export function HeatMap({ spec, run, rank, source, view, theme, tick }: Props) {
+export function HeatMap({ spec, run, rank, source, view, theme, tick, framed }: Props) {
   const stats = spec.stats.filter((stat) => run.layers[stat.name]?.measured);
   const [chosen, choose] = useState(stats[0]?.name);
   const stat = stats.find((s) => s.name === chosen) ?? stats[0];
@@ -45,9 +49,9 @@ export function HeatMap({ spec, run, rank, source, view, theme, tick }: Props) {
   };
 
   return (
-    <figure class="panel heat wide" id={`chart-${spec.id}`} ref={figure} tabIndex={0} aria-label={`${spec.title}. ${spec.about}`} onKeyDown={onArrow}>
+    <figure class={`heat ${framed ? "" : "panel"}`} id={`chart-${spec.id}`} ref={figure} tabIndex={0} aria-label={`${spec.title}. ${spec.about}`} onKeyDown={onArrow}>
       <figcaption>
-        <h3>{spec.title}</h3>
+        {framed ? <span /> : <h3>{spec.title}</h3>}
         <div class="controls">
           {stats.length > 1 && (
             <select aria-label={`What to show of ${spec.title}`} value={stat?.name} onChange={(e) => choose(e.currentTarget.value)}>
@@ -124,7 +128,7 @@ function filtered(heat: Heat | null, filter: string): Heat | null {
   if (!heat || !filter.trim()) return heat;
   const wanted = filter.trim().toLowerCase();
   const keep = heat.layers.map((_, i) => i).filter((i) => heat.layers[i].toLowerCase().includes(wanted));
-  return { steps: heat.steps, layers: keep.map((i) => heat.layers[i]), values: keep.map((i) => heat.values[i]) };
+  return { steps: heat.steps, absent: heat.absent, layers: keep.map((i) => heat.layers[i]), values: keep.map((i) => heat.values[i]) };
 }
 
 export function columnAt(heat: Heat, step: number | null): number {
@@ -150,7 +154,7 @@ function Reading({ heat, view, row, scale }: { heat: Heat; view: View; row: numb
           `${heat.layers.length} layers at ${stepsOf(heat.steps.length)}`
         ) : (
           <>
-            <code>{heat.layers[row]}</code> step {heat.steps[column]?.toLocaleString("en-US")}: <b>{Number.isNaN(value) ? "not measured" : number(value)}</b>
+            <code>{heat.layers[row]}</code> step {heat.steps[column]?.toLocaleString("en-US")}: <b>{Number.isNaN(value) ? (heat.absent[heat.layers[row]] ?? "not measured") : number(value)}</b>
           </>
         )}
       </span>
@@ -197,9 +201,9 @@ function Canvas({ heat, scale, view, theme, row, setRow }: CanvasProps) {
   const hover = useHover(view);
   const drag = useRef<number | null>(null);
   const [to, setTo] = useState<number | null>(null);
-  const gutter = width > 560 ? 168 : 0;
+  const gutter = Math.round(Math.min(width * 0.36, 200));
   const rows = heat.layers.length;
-  const height = Math.round(Math.min(Math.max(rows * 14, 56), rows > 80 ? 420 : 300));
+  const height = Math.round(Math.min(Math.max(rows * LABEL_PX, 48), MOST_HEIGHT));
   const [low, high] = view.shown;
   const x = (step: number) => gutter + ((step - low) / (high - low || 1)) * (width - gutter);
   const stepAt = (px: number) => low + ((px - gutter) / (width - gutter || 1)) * (high - low);
@@ -255,6 +259,7 @@ function Canvas({ heat, scale, view, theme, row, setRow }: CanvasProps) {
       }}
       onDblClick={() => view.setRange(null)}
     >
+      <Labels heat={heat} gutter={gutter} height={height} row={row} />
       <canvas ref={canvas} style={{ width: `${width}px`, height: `${height}px` }} />
       {hover !== null && hover >= low && hover <= high && <i class="cursor" style={{ left: `${x(hover)}px` }} />}
       {row !== null && <i class="row" style={{ top: `${(row / rows) * height}px`, height: `${Math.max(2, height / rows)}px`, left: `${gutter}px` }} />}
@@ -294,25 +299,31 @@ function paint(ctx: CanvasRenderingContext2D, heat: Heat, scale: Scale, frame: F
   ctx.rect(gutter, 0, width - gutter, height);
   ctx.clip();
   const usual = columns > 1 ? (heat.steps[columns - 1] - heat.steps[0]) / (columns - 1) : frame.end;
+  const end = x(heat.steps[columns - 1] + usual);
+  // What has no number stays hatched: a row without gradient is a finding, not a hole in the picture.
+  ctx.fillStyle = hatching(ctx);
+  ctx.fillRect(x(heat.steps[0]), 0, end - x(heat.steps[0]), height);
   for (let c = 0; c < columns; c++) {
     const left = x(heat.steps[c]);
     const right = x(c + 1 < columns ? heat.steps[c + 1] : heat.steps[c] + usual);
     if (right > gutter && left < width) ctx.drawImage(cells, c, 0, 1, rows, left, 0, Math.max(1, right - left + 0.5), height);
   }
   ctx.restore();
-  if (!gutter) return;
-  ctx.font = `10.5px ${css("--mono")}`;
-  ctx.fillStyle = css("--muted");
-  ctx.textAlign = "right";
-  ctx.textBaseline = "middle";
-  const each = Math.max(1, Math.ceil((rows * 13) / height));
-  for (let r = 0; r < rows; r += each) ctx.fillText(elide(ctx, heat.layers[r], gutter - 12), gutter - 8, ((r + 0.5) / rows) * height);
 }
 
-/** The end of a name tells more than its beginning. */
-function elide(ctx: CanvasRenderingContext2D, name: string, room: number): string {
-  if (ctx.measureText(name).width <= room) return name;
-  let cut = name;
-  while (cut.length > 4 && ctx.measureText(`…${cut}`).width > room) cut = cut.slice(1);
-  return `…${cut}`;
+function hatching(ctx: CanvasRenderingContext2D): CanvasPattern {
+  const tile = document.createElement("canvas");
+  [tile.width, tile.height] = [8, 8];
+  const pen = tile.getContext("2d")!;
+  pen.fillStyle = css("--panel");
+  pen.fillRect(0, 0, 8, 8);
+  pen.strokeStyle = css("--aside");
+  pen.lineWidth = 1;
+  for (const shift of [-8, 0, 8]) {
+    pen.beginPath();
+    pen.moveTo(shift, 8);
+    pen.lineTo(shift + 8, 0);
+    pen.stroke();
+  }
+  return ctx.createPattern(tile, "repeat")!;
 }

@@ -31,7 +31,7 @@ export function Markdown({ text }: { text: string }) {
   return <div class="markdown">{blocks}</div>;
 }
 
-function inline(text: string): ComponentChildren[] {
+export function inline(text: string): ComponentChildren[] {
   return text.split(/(`[^`]+`|\*\*[^*]+\*\*)/).map((part) => {
     if (part.startsWith("`") && part.length > 2) return <code>{part.slice(1, -1)}</code>;
     if (part.startsWith("**") && part.length > 4) return <strong>{part.slice(2, -2)}</strong>;

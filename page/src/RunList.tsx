@@ -1,29 +1,38 @@
-import { useEffect, useState } from "preact/hooks";
-import { ago, number, steps } from "./format";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Listing, emptyFilter, matches, sorted, type Filter, type Order } from "./Listing";
+import { RunRow } from "./RunRow";
 import type { Source } from "./source";
 import type { Card } from "./types";
 
 export function useRuns(source: Source) {
   const [list, setList] = useState<{ root: string; runs: Card[] } | null>(null);
   const [error, setError] = useState<string | null>(null);
+  const load = () =>
+    source.runs().then(
+      (found) => {
+        setList(found);
+        setError(null);
+      },
+      (problem) => setError(String(problem.message)),
+    );
   useEffect(() => {
-    const load = () =>
-      source.runs().then(
-        (found) => {
-          setList(found);
-          setError(null);
-        },
-        (problem) => setError(String(problem.message)),
-      );
     void load();
-    return source.watch(null, load, () => undefined);
+    return source.watch(null, () => void load(), () => undefined);
   }, [source]);
-  return { list, error };
+  return { list, error, load };
 }
 
+// Coming back from a run finds the list as it was left.
+let left: { filter: Filter; order: Order; chosen: string[] } = { filter: emptyFilter, order: "newest", chosen: [] };
+
 export function RunList({ source }: { source: Source }) {
-  const { list, error } = useRuns(source);
-  const [chosen, setChosen] = useState<string[]>([]);
+  const { list, error, load } = useRuns(source);
+  const [chosen, setChosen] = useState<string[]>(left.chosen);
+  const [filter, setFilter] = useState(left.filter);
+  const [order, setOrder] = useState(left.order);
+  const [said, setSaid] = useState("");
+  const heading = useRef<HTMLHeadingElement>(null);
+  left = { filter, order, chosen };
   if (!list) return <main class="page"><p class="empty">{error ?? "Looking for runs…"}</p></main>;
   if (!list.runs.length) {
     return (
@@ -38,55 +47,41 @@ export function RunList({ source }: { source: Source }) {
       </main>
     );
   }
-  const flip = (name: string) => setChosen(chosen.includes(name) ? chosen.filter((n) => n !== name) : [...chosen, name]);
+  const several = list.runs.length > 1;
+  const there = chosen.filter((name) => list.runs.some((card) => card.name === name));
+  const flip = (name: string) => setChosen(there.includes(name) ? there.filter((n) => n !== name) : [...there, name]);
+  const shown = sorted(list.runs.filter((card) => matches(card, filter)), order);
+  const changed = (text: string) => {
+    setSaid(text);
+    // The row that was left is gone or has another place: the keyboard goes on from the top of the list.
+    heading.current?.focus();
+    return load();
+  };
   return (
     <main class="page">
       <header class="title row">
-        <h1>Runs</h1>
-        {list.runs.length > 1 && (
-          <a class={`button ${chosen.length < 2 ? "off" : ""}`} aria-disabled={chosen.length < 2} href={chosen.length < 2 ? undefined : `#/compare/${chosen.map(encodeURIComponent).join("/")}`}>
-            {chosen.length < 2 ? "Tick two or more to compare" : `Compare ${chosen.length} runs`}
+        <h1 ref={heading} tabIndex={-1}>Runs</h1>
+        {several && (
+          <a class={`button ${there.length < 2 ? "off" : ""}`} aria-disabled={there.length < 2} href={there.length < 2 ? undefined : `#/compare/${there.map(encodeURIComponent).join("/")}`}>
+            {there.length < 2 ? "Tick two or more to compare" : `Compare ${there.length} runs`}
           </a>
         )}
       </header>
+      {several && <Listing runs={list.runs} shown={shown.length} filter={filter} order={order} setFilter={setFilter} setOrder={setOrder} />}
+      <p class="said" role="status">{said}</p>
       <ul class="runs">
-        {list.runs.map((card) => (
-          <li key={card.name} class="panel">
-            {list.runs.length > 1 && <input type="checkbox" disabled={card.state === "corrupt"} checked={chosen.includes(card.name)} onChange={() => flip(card.name)} aria-label={`Compare ${card.name}`} />}
-            <a href={`#/run/${encodeURIComponent(card.name)}`}>
-              <span class="name">{card.name}</span>
-              <span class="say">{say(card)}</span>
-              <span class={`pill ${card.verdict ?? card.state}`}>{card.verdict ?? (card.state === "corrupt" ? "unreadable" : card.state)}</span>
-              <Spark values={card.spark ?? []} />
-              <span class="facts">
-                {card.steps !== undefined && <span>{steps(card.steps)}</span>}
-                {card.loss !== null && card.loss !== undefined && <span>loss {number(Number(card.loss.toPrecision(4)))}</span>}
-                <span>{card.state === "running" ? <i class="dot" /> : null}{ago(card.written)}</span>
-              </span>
-            </a>
-          </li>
+        {shown.map((card) => (
+          <RunRow key={card.name} card={card} source={source} alone={card.name === list.root} tick={several ? () => flip(card.name) : null} ticked={there.includes(card.name)} changed={changed} />
         ))}
       </ul>
+      {!shown.length && (
+        <p class="empty small">
+          No run matches.{" "}
+          <button type="button" class="link" onClick={() => setFilter(emptyFilter)}>
+            Show all {list.runs.length}
+          </button>
+        </p>
+      )}
     </main>
-  );
-}
-
-function say(card: Card): string {
-  if (card.error) return card.error;
-  if (card.cause) return card.cause;
-  if (card.verdict === "healthy") return "All tests that could be made pass.";
-  if (card.state === "silent") return "Has written nothing for a while and has not said that it ended.";
-  return "";
-}
-
-export function Spark({ values }: { values: number[] }) {
-  if (values.length < 2) return <svg class="spark" viewBox="0 0 96 28" aria-hidden="true" />;
-  const low = Math.min(...values);
-  const high = Math.max(...values);
-  const path = values.map((v, i) => `${i ? "L" : "M"}${((i / (values.length - 1)) * 94 + 1).toFixed(1)} ${(26 - ((v - low) / (high - low || 1)) * 24).toFixed(1)}`);
-  return (
-    <svg class="spark" viewBox="0 0 96 28" aria-hidden="true">
-      <path d={path.join("")} />
-    </svg>
   );
 }

@@ -1,17 +1,20 @@
-import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useCallback, useMemo, useState } from "preact/hooks";
 import { Chart, type Mark } from "./Chart";
-import { CHARTS, LAYERS, chartOf, type ChartSpec } from "./charts";
+import { CHARTS, LAYERS, picturesOf, type ChartSpec, type LayerSpec, type Line } from "./charts";
+import { Fold, useFolds } from "./Fold";
 import { ago, number, steps } from "./format";
 import { HeatMap } from "./HeatMap";
 import type { Source } from "./source";
 import { StepBar } from "./StepBar";
-import { Exams, Samples, Settings } from "./Tables";
+import { LossNow } from "./LossNow";
+import { Exams, Facts, Notes, Samples, factsOf } from "./Tables";
+import { Tests } from "./Tests";
 import type { Theme } from "./theme";
-import type { Cause, Range, Run, SeriesData } from "./types";
+import type { Cause, Run } from "./types";
 import { Verdict } from "./Verdict";
-import { useRange, View } from "./view";
+import { useRun, useSeries } from "./useRun";
+import { View } from "./view";
 
-const POINTS = 1000;
 const STATE: Record<string, string> = {
   running: "running",
   silent: "silent",
@@ -26,13 +29,16 @@ export function RunPage({ source, name, theme }: { source: Source; name: string;
   const view = useMemo(() => new View(), [name, rank]);
   const { run, error, tick, online } = useRun(source, name, rank, view);
   const present = useMemo(() => pictures(run), [run?.series.length, run && Object.keys(run.layers).length]);
-  const names = useMemo(() => seriesOf(present.charts), [present]);
+  const folds = useFolds();
+  const top = useMemo(() => onTop(run, present.ids), [run?.verdict, present]);
+  const drawn = present.charts.filter((chart) => top.ids.includes(chart.id) || folds.isOpen(chart.id));
+  const names = useMemo(() => seriesOf(drawn), [drawn.map((chart) => chart.id).join()]);
   const data = useSeries(source, name, rank, names, view, tick);
   const marks = useMemo(() => marksOf(run), [run?.verdict]);
 
   const show = useCallback(
     (cause: Cause) => {
-      const id = chartOf(cause, present.ids);
+      const [id] = picturesOf(cause, present.ids, parametersOf(run)).ids;
       if (!id) return;
       const step = cause.since_step ?? null;
       if (step !== null) {
@@ -41,11 +47,15 @@ export function RunPage({ source, name, theme }: { source: Source; name: string;
         view.setRange([step - room, step + room]);
       }
       view.setFocus({ chart: id, step, label: cause.cause });
-      const target = document.getElementById(`chart-${id}`);
-      target?.scrollIntoView({ block: "center", behavior: "smooth" });
-      target?.focus({ preventScroll: true });
+      if (!top.ids.includes(id)) folds.show(id);
+      // A panel that was closed is there after the next frame.
+      requestAnimationFrame(() => {
+        const target = document.getElementById(`chart-${id}`);
+        target?.scrollIntoView({ block: "center" });
+        target?.focus({ preventScroll: true });
+      });
     },
-    [present, view],
+    [present, view, top, folds],
   );
 
   if (error && !run) {
@@ -62,6 +72,28 @@ export function RunPage({ source, name, theme }: { source: Source; name: string;
   if (!run) return <main class="page"><p class="empty">Opening {name}…</p></main>;
   if (!source.live) document.title = `${run.name} · traindoctor`;
   const samples = run.facts["text.samples"];
+  const facts = factsOf(run);
+  const live = source.live && run.state === "running";
+  const picture = (spec: ChartSpec | LayerSpec, framed: boolean) =>
+    "stats" in spec ? (
+      <HeatMap key={spec.id} spec={spec} run={run} rank={rank} source={source} view={view} theme={theme} tick={tick} framed={framed} />
+    ) : (
+      <Chart
+        key={spec.id}
+        {...spec}
+        data={data}
+        view={view}
+        theme={theme}
+        clipped={spec.clip ? data["clip.clipped"] : undefined}
+        level={spec.ladder ? guessing(run) : undefined}
+        marks={marks}
+        framed={framed}
+      />
+    );
+  const all: (ChartSpec | LayerSpec)[] = [...present.charts, ...present.layers];
+  const lead = top.ids.map((id) => all.find((spec) => spec.id === id)!).map((spec) => picture({ ...spec, wide: false } as typeof spec, false));
+  const rest = all.filter((spec) => !top.ids.includes(spec.id));
+  const closed = rest.filter((spec) => !folds.isOpen(spec.id)).length;
   return (
     <main class="page">
       <header class="title">
@@ -69,8 +101,10 @@ export function RunPage({ source, name, theme }: { source: Source; name: string;
         <p class="chips">
           <span class={`state ${run.state}`}>{STATE[run.state] ?? run.state}</span>
           <span class="plain" data-steps={run.steps}>{steps(run.steps)}</span>
+          {run.loss && <LossNow loss={run.loss} />}
           {run.created && <span class="plain">begun {ago(run.created)}</span>}
-          {run.ranks > 1 && (
+          {run.ranks > 1 && !source.live && <span class="plain">rank 0 of {run.ranks}</span>}
+          {run.ranks > 1 && source.live && (
             <label class="plain">
               rank{" "}
               <select value={rank} onChange={(e) => setRank(Number(e.currentTarget.value))}>
@@ -82,36 +116,76 @@ export function RunPage({ source, name, theme }: { source: Source; name: string;
           {error && <span class="chip failed">{error}</span>}
         </p>
       </header>
-      <Verdict run={run} show={present.ids.size ? show : null} />
-      <h2 id="plots">Evidence</h2>
-      {present.ids.size === 0 && <p class="empty">No numbers yet. They appear here within a second of the first step.</p>}
-      {present.ids.size > 0 && <StepBar view={view} live={source.live && run.state === "running"} />}
-      <div class="grid">
-        {present.charts.map((spec) => (
-          <Chart
-            key={spec.id}
-            {...spec}
-            data={data}
-            view={view}
-            theme={theme}
-            clipped={spec.clip ? data["clip.clipped"] : undefined}
-            level={spec.ladder ? guessing(run) : undefined}
-            marks={marks}
-          />
-        ))}
-        {present.layers.map((spec) => (
-          <HeatMap key={spec.id} spec={spec} run={run} rank={rank} source={source} view={view} theme={theme} tick={tick} />
-        ))}
-      </div>
-      <h2 id="exams">What was examined</h2>
-      <Exams exams={run.exams} />
-      {samples ? (
-        <>
-          <h2 id="samples">Samples of text</h2>
-          <Samples samples={samples} />
-        </>
-      ) : null}
-      <Settings run={run} />
+      <Verdict
+        run={run}
+        show={present.ids.size ? show : null}
+        plots={
+          lead.length > 0 && (
+            <>
+              {top.said && <p class="plain">{top.said}</p>}
+              {lead}
+            </>
+          )
+        }
+      />
+      <section aria-labelledby="tests">
+        <h2 id="tests">Tests</h2>
+        <Tests verdict={run.verdict ?? { verdict: "running" }} />
+      </section>
+      <section aria-labelledby="plots">
+        <div class="heading">
+          <h2 id="plots">More plots</h2>
+          {rest.length > 0 && (
+            <button type="button" class="quiet" onClick={() => folds.all(rest.map((spec) => spec.id), closed > 0)}>
+              {closed > 0 ? "open all" : "close all"}
+            </button>
+          )}
+        </div>
+        {present.ids.size === 0 && <p class="empty small">{live ? "No numbers yet. They appear here within a second of the first step." : "This run has recorded no numbers."}</p>}
+        {present.ids.size > 0 && <StepBar view={view} live={live} />}
+        <div class="grid">
+          {rest.map((spec) => (
+            <Fold key={spec.id} id={spec.id} title={spec.title} about={spec.about} folds={folds} wide={"stats" in spec || spec.wide}>
+              {() => picture(spec, true)}
+            </Fold>
+          ))}
+        </div>
+      </section>
+      <section aria-labelledby="record">
+        <h2 id="record">Record</h2>
+        <div class="stack">
+          {run.exams.length > 0 && (
+            <Fold id="exams" title="Measurements on recorded steps" about={`${run.exams.length} tests with their numbers`} folds={folds}>
+              {() => <Exams exams={run.exams} />}
+            </Fold>
+          )}
+          {samples ? (
+            <Fold id="samples" title="Samples of text" about="What the model wrote" folds={folds}>
+              {() => <Samples samples={samples} />}
+            </Fold>
+          ) : null}
+          {facts.settings.length + facts.long.length > 0 && (
+            <Fold id="settings" title="Settings" about="Script, optimizer, schedule, model" folds={folds}>
+              {() => <Facts run={run} names={facts.settings} long={facts.long} />}
+            </Fold>
+          )}
+          {facts.environment.length > 0 && (
+            <Fold id="environment" title="Environment" about="Versions and devices" folds={folds}>
+              {() => <Facts run={run} names={facts.environment} />}
+            </Fold>
+          )}
+          {facts.others.length > 0 && (
+            <Fold id="facts" title="Other facts" about="What else was noted during the run" folds={folds}>
+              {() => <Facts run={run} names={facts.others} />}
+            </Fold>
+          )}
+          {run.notes.length > 0 && (
+            <Fold id="notes" title="Notes of the recorder" about={`${run.notes.length}`} folds={folds}>
+              {() => <Notes run={run} />}
+            </Fold>
+          )}
+        </div>
+      </section>
     </main>
   );
 }
@@ -119,9 +193,32 @@ export function RunPage({ source, name, theme }: { source: Source; name: string;
 /** Pictures that have something to show. */
 function pictures(run: Run | null) {
   const series = new Set(run?.series ?? []);
-  const charts: ChartSpec[] = CHARTS.filter((chart) => chart.lines.some((line) => series.has(line.name)));
+  const measured = CHARTS.filter((chart) => chart.lines.some((line) => series.has(line.name)));
+  // In another tool's log the loss is what that tool wrote; nothing was seen of a backward pass.
+  const logged = (line: Line) => (line.name === "loss.root" ? { ...line, label: "as logged" } : line);
+  const named = run && "imported" in run.facts ? measured.map((chart) => ({ ...chart, lines: chart.lines.map(logged) })) : measured;
+  const charts: ChartSpec[] = named.map((chart) => (chart.clip && !series.has("clip.limit") ? unclipped(chart) : chart));
   const layers = LAYERS.filter((layer) => layer.stats.some((stat) => run?.layers[stat.name]?.measured));
   return { charts, layers, ids: new Set([...charts, ...layers].map((picture) => picture.id)) };
+}
+
+/** Where nothing is clipped there is one norm, not one before and one after. */
+function unclipped(chart: ChartSpec): ChartSpec {
+  const lines = chart.lines.filter((line) => line.name !== "grad.norm_clipped").map((line) => (line.name === "grad.norm" ? { ...line, label: "norm" } : line));
+  return { ...chart, lines, clip: false, about: "2-norm of all gradients together. No clipping was seen." };
+}
+
+function parametersOf(run: Run | null): Set<string> {
+  const listed = run?.facts["model.parameters"];
+  return new Set(Array.isArray(listed) ? listed.map((one) => String(one?.name)) : []);
+}
+
+/** The one or two pictures beside the verdict: those of the first cause, or how a run without one went. */
+function onTop(run: Run | null, present: Set<string>): { ids: string[]; said: string } {
+  const first = run?.verdict?.causes?.find((cause) => !cause.explained_by?.length);
+  if (!first) return { ids: ["loss", "gradient"].filter((id) => present.has(id)), said: "" };
+  const { ids, judged } = picturesOf(first, present, parametersOf(run));
+  return { ids, said: judged || !ids.length ? "" : "Shown by a test on a recorded step, not by a curve. For comparison:" };
 }
 
 function seriesOf(charts: ChartSpec[]): string[] {
@@ -141,90 +238,4 @@ function guessing(run: Run) {
   const classes = Number(site?.classes);
   if (!(classes > 1)) return undefined;
   return { value: Math.log(classes), label: `ln ${number(classes)} = ${number(Math.log(classes))}, guessing` };
-}
-
-function useRun(source: Source, name: string, rank: number, view: View) {
-  const [run, setRun] = useState<Run | null>(null);
-  const [error, setError] = useState<string | null>(null);
-  const [tick, setTick] = useState(0);
-  const [online, setOnline] = useState(true);
-  useEffect(() => {
-    let current = true;
-    let busy = false;
-    let again = false;
-    setRun(null);
-    const load = async () => {
-      if (busy) {
-        again = true;
-        return;
-      }
-      busy = true;
-      try {
-        const found = await source.run(name, rank);
-        if (!current) return;
-        view.setLast(found.steps - 1);
-        setRun(found);
-        setError(null);
-        setTick((n) => n + 1);
-      } catch (problem) {
-        if (current) setError(String((problem as Error).message));
-      }
-      busy = false;
-      if (again && current) {
-        again = false;
-        void load();
-      }
-    };
-    void load();
-    const stop = source.watch(name, () => void load(), setOnline);
-    return () => {
-      current = false;
-      stop();
-    };
-  }, [source, name, rank, view]);
-  return { run, error, tick, online };
-}
-
-/** The series of the window in view: asked again when it moves or grows, one request at a time. */
-function useSeries(source: Source, name: string, rank: number, names: string[], view: View, tick: number): SeriesData {
-  const [data, setData] = useState<SeriesData>({});
-  const range = useRange(view);
-  const wanted = useRef<{ rank: number; range: Range | null; names: string[] }>({ rank, range, names });
-  wanted.current = { rank, range, names };
-  const line = useRef({ busy: false, again: false, alive: true, begun: false });
-  useEffect(() => {
-    line.current.alive = true;
-    return () => void (line.current.alive = false);
-  }, []);
-  useEffect(() => {
-    const load = async () => {
-      if (line.current.busy) {
-        line.current.again = true;
-        return;
-      }
-      const asked = wanted.current;
-      if (!asked.names.length) return;
-      line.current.busy = true;
-      try {
-        if (!line.current.begun) {
-          // A long record takes a while to read: the loss is drawn before the rest of it is asked for.
-          line.current.begun = true;
-          const early = asked.names.filter((series) => series.startsWith("loss."));
-          const found = await source.series(name, asked.rank, early, asked.range, POINTS);
-          if (line.current.alive) setData(found);
-        }
-        const found = await source.series(name, asked.rank, asked.names, asked.range, POINTS);
-        if (line.current.alive) setData(found);
-      } catch {
-        // The head of the page tells it; what is drawn stays.
-      }
-      line.current.busy = false;
-      if (line.current.again && line.current.alive) {
-        line.current.again = false;
-        void load();
-      }
-    };
-    void load();
-  }, [source, name, rank, names, tick, range?.[0], range?.[1]]);
-  return data;
 }

@@ -2,62 +2,51 @@ import { Fragment } from "preact";
 import { moment, number, seconds, words } from "./format";
 import type { Exam, Run } from "./types";
 
+const OUTCOME: Record<Exam["outcome"], string> = { done: "measured", refused: "not possible", "not-applicable": "does not apply", failed: "failed" };
+
+/** What the tests of recorded steps measured, whatever follows from it. */
 export function Exams({ exams }: { exams: Exam[] }) {
-  if (!exams.length) return <p class="empty small">No test has been made yet. Tests run when a check asks for one and the budget allows it.</p>;
   return (
-    <div class="scroll">
-      <table class="exams">
-        <thead>
-          <tr>
-            <th>Test</th>
-            <th>outcome</th>
-            <th class="n">step</th>
-            <th>result</th>
-            <th class="n">took</th>
+    <table class="exams">
+      <thead>
+        <tr>
+          <th>Test</th>
+          <th>result</th>
+          <th class="n">value</th>
+          <th class="n">expected</th>
+          <th class="n">noise</th>
+          <th class="n">step</th>
+          <th class="n">took</th>
+        </tr>
+      </thead>
+      <tbody>
+        {exams.map((exam, i) => (
+          <tr key={i}>
+            <td>{exam.title ?? words(exam.exam)}</td>
+            <td>
+              {exam.outcome === "done" ? (exam.measured?.text ?? "measured") : <span class="plain">{OUTCOME[exam.outcome]}</span>}
+              {exam.reason && <>{": "}{exam.reason}</>}
+              {exam.outcome === "done" && <Numbers values={exam.values} />}
+            </td>
+            <td class="n strong" data-label="value">{number(exam.measured?.value)}</td>
+            <td class="n" data-label="expected">{number(exam.measured?.expected)}</td>
+            <td class="n" data-label="noise">{number(exam.measured?.noise)}</td>
+            <td class="n" data-label="step">{number(exam.step)}</td>
+            <td class="n" data-label="took">{exam.seconds ? seconds(exam.seconds) : "–"}</td>
           </tr>
-        </thead>
-        <tbody>
-          {exams.map((exam, i) => (
-            <tr key={i}>
-              <td>{words(exam.exam)}</td>
-              <td>
-                <span class={`chip ${exam.outcome}`}>{exam.outcome === "refused" ? "not possible" : exam.outcome}</span>
-              </td>
-              <td class="n">{number(exam.step)}</td>
-              <td>
-                {exam.reason || <Numbers values={exam.values} />}
-              </td>
-              <td class="n">{exam.seconds ? seconds(exam.seconds) : "–"}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </table>
   );
 }
 
-/** The plain numbers at once, what is nested on request. */
 function Numbers({ values }: { values: Record<string, unknown> }) {
-  // The step has its own column.
-  const entries = Object.entries(values).filter(([key]) => key !== "step");
-  const plain = entries.filter(([, v]) => v === null || typeof v !== "object");
-  const nested = entries.filter(([, v]) => v !== null && typeof v === "object");
+  if (!Object.keys(values).length) return null;
   return (
-    <div class="pairs">
-      <>
-        {plain.slice(0, 6).map(([key, value]) => (
-          <span key={key}>
-            {words(key)} <b>{number(value)}</b>
-          </span>
-        ))}
-      </>
-      {(nested.length > 0 || plain.length > 6) && (
-        <details>
-          <summary>all numbers</summary>
-          <Tree value={values} />
-        </details>
-      )}
-    </div>
+    <details class="numbers">
+      <summary>all numbers</summary>
+      <Tree value={values} />
+    </details>
   );
 }
 
@@ -118,54 +107,50 @@ export function Samples({ samples }: { samples: unknown }) {
 const SETTINGS = ["settings", "config", "script", "optimizer.groups", "optimizer.coverage", "schedule", "loss.site", "input.site"];
 const LONG = ["model.tree", "model.parameters"];
 
-export function Settings({ run }: { run: Run }) {
-  const named = (names: string[]) => names.filter((name) => name in run.facts);
+/** Facts of a run by the headings under which a reader looks for them. */
+export function factsOf(run: Run) {
+  const has = (names: string[]) => names.filter((name) => name in run.facts);
   const known = new Set([...SETTINGS, ...LONG, "env", "text.samples", "verdict"]);
-  const others = Object.keys(run.facts).filter((name) => !known.has(name)).sort();
-  const show = (name: string) => (
-    <div key={name}>
-      <dt>{name}</dt>
-      <dd>
-        <Tree value={run.facts[name]} />
-      </dd>
-    </div>
-  );
+  return {
+    settings: has(SETTINGS),
+    long: has(LONG),
+    environment: has(["env"]),
+    others: Object.keys(run.facts).filter((name) => !known.has(name)).sort(),
+  };
+}
+
+export function Facts({ run, names, long = [] }: { run: Run; names: string[]; long?: string[] }) {
   return (
-    <div class="columns">
-      <section>
-        <h2 id="settings">Settings</h2>
-        {named(SETTINGS).length ? <dl class="facts">{named(SETTINGS).map(show)}</dl> : <p class="empty small">Not recorded.</p>}
-        {named(LONG).map((name) => (
-          <details key={name} class="long">
-            <summary>{words(name.replace(".", " "))}</summary>
-            {typeof run.facts[name] === "string" ? <pre>{String(run.facts[name])}</pre> : <Parameters value={run.facts[name]} />}
-          </details>
-        ))}
-      </section>
-      <section>
-        <h2 id="environment">Environment</h2>
-        <dl class="facts">
-          {"env" in run.facts ? show("env") : <p class="empty small">Not recorded.</p>}
-          <div>
-            <dt>recorded</dt>
-            <dd>{moment(run.created)}</dd>
+    <>
+      <dl class="facts">
+        {names.map((name) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>
+              <Tree value={run.facts[name]} />
+            </dd>
           </div>
-          {others.map(show)}
-        </dl>
-        {run.notes.length > 0 && (
-          <>
-            <h3>Notes of the recorder</h3>
-            <ul class="notes">
-              {run.notes.map((note, i) => (
-                <li key={i} class={note.level}>
-                  <time>{moment(note.time)}</time> {note.text}
-                </li>
-              ))}
-            </ul>
-          </>
-        )}
-      </section>
-    </div>
+        ))}
+      </dl>
+      {long.map((name) => (
+        <details key={name} class="long">
+          <summary>{words(name.replace(".", " "))}</summary>
+          {typeof run.facts[name] === "string" ? <pre tabIndex={0}>{String(run.facts[name])}</pre> : <Parameters value={run.facts[name]} />}
+        </details>
+      ))}
+    </>
+  );
+}
+
+export function Notes({ run }: { run: Run }) {
+  return (
+    <ul class="notes">
+      {run.notes.map((note, i) => (
+        <li key={i} class={note.level}>
+          <time>{moment(note.time)}</time> {note.text}
+        </li>
+      ))}
+    </ul>
   );
 }
 

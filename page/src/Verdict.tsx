@@ -1,22 +1,29 @@
-import { number } from "./format";
-import { Markdown } from "./Markdown";
-import type { Cause, Run, Symptom, Verdict as VerdictData } from "./types";
+import type { ComponentChildren } from "preact";
+import { capital, number } from "./format";
+import { inline, Markdown } from "./Markdown";
+import { SourceLines } from "./Source";
+import type { Cause, Evidence, Run, Symptom, Verdict as VerdictData } from "./types";
 
 interface Props {
   run: Run;
   /** Goes to the plot of a cause, at its step; null when no plot shows it. */
   show: ((cause: Cause) => void) | null;
+  /** The pictures that belong to the first cause, or to the run where there is none. */
+  plots: ComponentChildren;
 }
 
 const HEADLINE = { healthy: "Healthy", sick: "Sick", inconclusive: "Inconclusive", running: "Running" };
 
-export function Verdict({ run, show }: Props) {
+const WAITING: Record<string, string> = { running: "Waiting for the first step.", silent: "It has no steps, and has written nothing for a while." };
+
+export function Verdict({ run, show, plots }: Props) {
   const verdict = run.verdict;
   if (!verdict) {
     return (
       <section class="verdict waiting" aria-live="polite" id="verdict">
         <p class="kind">No verdict yet</p>
-        <p class="reason">{run.steps ? "The record is being examined." : "Waiting for the first step."}</p>
+        <p class="reason">{run.steps ? "The record is being examined." : WAITING[run.state] ?? "It has no steps."}</p>
+        {run.steps > 0 && plots && <div class="plots row">{plots}</div>}
       </section>
     );
   }
@@ -26,16 +33,17 @@ export function Verdict({ run, show }: Props) {
   return (
     <section class={`verdict ${verdict.verdict}`} aria-live="polite" id="verdict">
       <p class="kind">{HEADLINE[verdict.verdict] ?? verdict.verdict}</p>
-      {!saidBelow(verdict, roots) && <p class="reason">{headline(verdict)}</p>}
+      {!saidBelow(verdict, roots) && <p class="reason">{inline(headline(verdict))}</p>}
       {verdict.decides && <p class="reason">To decide: <code>{verdict.decides}</code></p>}
       {roots.map((cause, i) => (
-        <CauseCard key={cause.cause} cause={cause} first={i === 0} show={show} />
+        <CauseCard key={cause.cause} cause={cause} first={i === 0} show={show} plots={i === 0 ? plots : null} />
       ))}
+      {!roots.length && plots && <div class="plots row">{plots}</div>}
       {others.length > 0 && (
         <details class="more">
           <summary>{others.length === 1 ? "One consequence" : `${others.length} consequences`} of the above</summary>
           {others.map((cause) => (
-            <CauseCard key={cause.cause} cause={cause} first={false} show={show} />
+            <CauseCard key={cause.cause} cause={cause} first={false} show={show} plots={null} />
           ))}
         </details>
       )}
@@ -53,14 +61,21 @@ function saidBelow(verdict: VerdictData, roots: Cause[]): boolean {
 
 function headline(verdict: VerdictData): string {
   if (verdict.error) return verdict.error;
-  if (verdict.reason) return `${verdict.reason[0].toUpperCase()}${verdict.reason.slice(1).replace(/\.$/, "")}.`;
+  if (verdict.reason) return `${capital(verdict.reason.replace(/\.$/, ""))}.`;
   if (verdict.verdict === "healthy") return "No test found a cause that keeps this run from learning.";
   return verdict.causes?.[0]?.summary ?? "The evidence is not enough to name a cause.";
 }
 
-function CauseCard({ cause, first, show }: { cause: Cause; first: boolean; show: Props["show"] }) {
+interface CardProps {
+  cause: Cause;
+  first: boolean;
+  show: Props["show"];
+  plots: ComponentChildren;
+}
+
+function CauseCard({ cause, first, show, plots }: CardProps) {
   const facts: [string, string][] = [];
-  if (cause.line) facts.push(["line", cause.line]);
+  if (cause.line && !cause.source?.length) facts.push(["line", cause.line]);
   if (cause.where) facts.push(["where", cause.where]);
   if (cause.since_step !== null && cause.since_step !== undefined) facts.push(["since step", number(cause.since_step)]);
   return (
@@ -80,51 +95,61 @@ function CauseCard({ cause, first, show }: { cause: Cause; first: boolean; show:
           {cause.explained_by?.length ? <span class="plain">follows from {cause.explained_by.join(", ")}</span> : null}
         </p>
       </header>
-      {cause.remedy && (
-        <p class="remedy">
-          <span>What to change</span> {cause.remedy.replace(/`/g, "")}
-        </p>
-      )}
-      {cause.evidence?.length ? (
-        <div class="scroll">
-          <table>
-            <thead>
-              <tr>
-                <th>Measured</th>
-                <th class="n">value</th>
-                <th class="n">expected</th>
-                <th class="n">noise</th>
-                <th class="n">step</th>
-              </tr>
-            </thead>
-            <tbody>
-              {cause.evidence.map((item, i) => (
-                <tr key={i}>
-                  <td>{item.measure}</td>
-                  <td class="n strong" data-label="value">{number(item.value)}</td>
-                  <td class="n" data-label="expected">{number(item.expected)}</td>
-                  <td class="n" data-label="noise">{number(item.noise)}</td>
-                  <td class="n" data-label="step">{number(item.step)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
+      <div class={plots ? "beside" : ""}>
+        <div class="told">
+          <SourceLines cause={cause} />
+          {cause.remedy && (
+            <p class="remedy">
+              <span>What to change</span> {inline(cause.remedy)}
+            </p>
+          )}
+          {cause.evidence?.length ? <EvidenceTable items={cause.evidence} /> : null}
+          <div class="actions">
+            {show && (
+              <button type="button" class="link" onClick={() => show(cause)}>
+                Show it in the plot{cause.since_step !== null && cause.since_step !== undefined ? ` at step ${number(cause.since_step)}` : ""}
+              </button>
+            )}
+            {cause.docs && (
+              <details>
+                <summary>About this cause {cause.code && <code>{cause.code}</code>}</summary>
+                <Markdown text={cause.docs} />
+              </details>
+            )}
+          </div>
         </div>
-      ) : null}
-      <div class="actions">
-        {show && (
-          <button type="button" class="link" onClick={() => show(cause)}>
-            Show it in the plot{cause.since_step !== null && cause.since_step !== undefined ? ` at step ${number(cause.since_step)}` : ""}
-          </button>
-        )}
-        {cause.docs && (
-          <details>
-            <summary>About this cause {cause.code && <code>{cause.code}</code>}</summary>
-            <Markdown text={cause.docs} />
-          </details>
-        )}
+        {plots && <div class="plots">{plots}</div>}
       </div>
     </article>
+  );
+}
+
+function EvidenceTable({ items }: { items: Evidence[] }) {
+  return (
+    <div class="scroll">
+      <table>
+        <thead>
+          <tr>
+            <th>Measured</th>
+            <th class="n">value</th>
+            <th class="n">expected</th>
+            <th class="n">noise</th>
+            <th class="n">step</th>
+          </tr>
+        </thead>
+        <tbody>
+          {items.map((item, i) => (
+            <tr key={i}>
+              <td>{item.measure}</td>
+              <td class="n strong" data-label="value">{number(item.value)}</td>
+              <td class="n" data-label="expected">{number(item.expected)}</td>
+              <td class="n" data-label="noise">{number(item.noise)}</td>
+              <td class="n" data-label="step">{number(item.step)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }
 
@@ -142,54 +167,24 @@ function Symptoms({ items }: { items: (Symptom | string)[] }) {
   );
 }
 
-function grouped<T>(items: T[], key: (item: T) => string): [string, T[]][] {
-  const groups = new Map<string, T[]>();
-  for (const item of items) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
-  return [...groups].sort((a, b) => b[1].length - a[1].length);
-}
-
+/** What only costs time, and what watching cost. */
 function Rest({ verdict }: { verdict: VerdictData }) {
   const advice = verdict.advice ?? [];
+  const cost = verdict.overhead_percent;
+  if (!advice.length && typeof cost !== "number") return null;
   return (
     <div class="rest">
       {advice.length > 0 && (
-        <details open>
-          <summary>
-            <b>{advice.length}</b> slow
-          </summary>
-          <dl>
-            {advice.map((one) => (
-              <div key={one.cause}>
-                <dt>{one.cause}: {one.summary}</dt>
-                <dd>{one.remedy}</dd>
-              </div>
-            ))}
-          </dl>
-        </details>
+        <dl>
+          {advice.map((one) => (
+            <div key={one.cause}>
+              <dt>Slow: {one.summary ?? one.cause}</dt>
+              <dd>{inline(one.remedy ?? "")}</dd>
+            </div>
+          ))}
+        </dl>
       )}
-      <Groups title="passed" items={(verdict.ruled_out ?? []).map((o) => ({ cause: o.cause, why: o.by }))} />
-      <Groups title="not tested" items={(verdict.untested ?? []).map((o) => ({ cause: o.cause, why: o.sentence }))} />
-      <Groups title="not applicable" items={(verdict.not_applicable ?? []).map((o) => ({ cause: o.cause, why: o.sentence }))} />
-      {typeof verdict.overhead_percent === "number" && <span class="plain">Watching cost {number(Number(verdict.overhead_percent.toPrecision(2)))} % of the run</span>}
+      {typeof cost === "number" && <span class="plain">Watching cost {number(Number(cost.toPrecision(2)))} % of the run</span>}
     </div>
-  );
-}
-
-function Groups({ title, items }: { title: string; items: { cause: string; why: string }[] }) {
-  if (!items.length) return null;
-  return (
-    <details>
-      <summary>
-        <b>{items.length}</b> {title}
-      </summary>
-      <dl>
-        {grouped(items, (item) => item.why).map(([why, group]) => (
-          <div key={why}>
-            <dt>{why}</dt>
-            <dd>{group.map((item) => item.cause).join(", ")}</dd>
-          </div>
-        ))}
-      </dl>
-    </details>
   );
 }

@@ -110,6 +110,60 @@ export const CHARTS: ChartSpec[] = [
     ],
   },
   {
+    id: "order",
+    title: "Likeness of labels",
+    about: "How alike the labels within a batch and in neighbouring batches are, against batches dealt at random. Under 4 is chance.",
+    axis: "z",
+    lines: [
+      { name: "order.label_z", label: "within a batch" },
+      { name: "order.neighbour_z", label: "neighbouring batches" },
+      { name: "order.number_z", label: "numbers within a batch" },
+      { name: "order.number_neighbour_z", label: "numbers of neighbouring batches" },
+    ],
+  },
+  {
+    id: "relation",
+    title: "Relation of inputs and labels",
+    about: "How far the labels are explained by the inputs, against labels dealt at random. Around 0 there is no relation.",
+    axis: "z",
+    lines: [{ name: "relation.z", label: "inputs to labels" }],
+  },
+  {
+    id: "repeats",
+    title: "New examples",
+    about: "Share of a batch's examples that were never seen before.",
+    unit: "share",
+    lines: [{ name: "batch.new_rows", label: "new" }],
+  },
+  {
+    id: "passes",
+    title: "Passes per step",
+    about: "Forward and backward passes that belong to one optimizer step.",
+    axis: "passes",
+    lines: [
+      { name: "forward.calls", label: "forward" },
+      { name: "backward.calls", label: "backward" },
+    ],
+  },
+  {
+    id: "decay",
+    title: "Weight decay against the gradient",
+    about: "Length of the decay term over that of the term it stands beside. Over 1 decay pulls harder.",
+    log: true,
+    axis: "ratio",
+    lines: [{ name: "decay.ratio", label: "decay / gradient" }],
+  },
+  {
+    id: "modes",
+    title: "Modules in training mode",
+    about: "Share of dropout and norm modules in training mode, in training and in evaluation passes.",
+    unit: "share",
+    lines: [
+      { name: "mode.training", label: "training" },
+      { name: "mode.eval_training", label: "evaluation" },
+    ],
+  },
+  {
     id: "batch",
     title: "Targets that count",
     about: "Valid targets against all targets at the loss.",
@@ -159,7 +213,7 @@ export const CHARTS: ChartSpec[] = [
 export interface LayerStat {
   name: string;
   label: string;
-  /** ratio: diverging around a thousandth; log, share and linear: sequential. */
+  /** ratio: grey where steps are ordinary; log, share and linear: sequential. */
   scale: "ratio" | "log" | "share" | "linear";
   keep?: "min";
 }
@@ -176,7 +230,7 @@ export const LAYERS: LayerSpec[] = [
   {
     id: "layer-update",
     title: "Updates by layer",
-    about: "Update to weight ratio of each parameter. Blue hardly moves, red is thrown about.",
+    about: "Update to weight ratio of each parameter: grey is ordinary, blue hardly moves, red moves further than the weight is long. Hatched: never updated.",
     stats: [
       { name: "update.ratio", label: "update / weight", scale: "ratio" },
       { name: "update.rms", label: "update", scale: "log" },
@@ -188,7 +242,7 @@ export const LAYERS: LayerSpec[] = [
   {
     id: "layer-gradient",
     title: "Gradient flow by layer",
-    about: "Root mean square of each parameter's gradient, from the input side (top) to the output side.",
+    about: "Root mean square of each parameter's gradient, in the order of the model. Hatched: no gradient.",
     profile: true,
     stats: [
       { name: "grad.rms", label: "rms", scale: "log" },
@@ -231,29 +285,40 @@ export const LAYERS: LayerSpec[] = [
   },
 ];
 
-// A cause is shown where its own numbers are; its family decides when it names none that is drawn.
+// Where a cause of a family is at home when its test read no curve.
 const FAMILY: Record<string, string> = {
   DAT: "loss",
   LOS: "loss",
   GRD: "gradient",
   OPT: "update",
-  MOD: "layer-activation",
+  MOD: "loss",
   NUM: "gradient",
   OVF: "loss",
   SPD: "time",
   GEN: "loss",
   DST: "loss",
 };
+// A parameter that is named stands in one of these.
+const BY_LAYER: Record<string, string> = { GRD: "layer-gradient", OPT: "layer-update", NUM: "layer-gradient" };
+const MOST_ON_TOP = 2;
 
-/** The picture that shows a cause, among those that are on the page. */
-export function chartOf(cause: Cause, present: Set<string>): string | null {
-  for (const need of cause.needs ?? []) {
-    const chart = CHARTS.find((c) => present.has(c.id) && c.lines.some((l) => l.name === need));
-    if (chart) return chart.id;
-    const layer = LAYERS.find((l) => present.has(l.id) && l.stats.some((s) => s.name === need));
-    if (layer) return layer.id;
-  }
-  const home = FAMILY[(cause.code ?? "").slice(0, 3)];
-  if (home && present.has(home)) return home;
-  return present.has("loss") ? "loss" : (present.values().next().value ?? null);
+/** The picture that draws a series, if one on the page does. */
+function drawing(series: string, present: Set<string>): string | null {
+  const chart = CHARTS.find((c) => present.has(c.id) && c.lines.some((l) => l.name === series));
+  if (chart) return chart.id;
+  return LAYERS.find((l) => present.has(l.id) && l.stats.some((s) => s.name === series))?.id ?? null;
+}
+
+/** The pictures of the series that a cause was judged by; where it was a test of one step, its family's. */
+export function picturesOf(cause: Cause, present: Set<string>, parameters: Set<string>): { ids: string[]; judged: boolean } {
+  const read = (cause.series ?? []).map((series) => drawing(series, present)).filter((id): id is string => id !== null);
+  // Nearly every check looks at the loss: what else it read tells more.
+  const ids = [...new Set([...read.filter((id) => id !== "loss"), ...read])].slice(0, MOST_ON_TOP);
+  // How the loss went beside what was read: the reader came for it.
+  if (ids.length === 1 && present.has("loss")) ids.push("loss");
+  if (ids.length) return { ids: [...new Set(ids)], judged: true };
+  const family = (cause.code ?? "").slice(0, 3);
+  const named = cause.where && parameters.has(cause.where) ? BY_LAYER[family] : undefined;
+  const wanted = [named, FAMILY[family], "loss"].filter((id): id is string => id !== undefined && present.has(id));
+  return { ids: [...new Set(wanted)].slice(0, MOST_ON_TOP), judged: false };
 }

@@ -51,3 +51,6 @@ export function moment(time: number | null | undefined): string {
 
 export const steps = (count: number) => `${Math.round(count).toLocaleString("en-US")} step${count === 1 ? "" : "s"}`;
 export const words = (name: string) => name.replace(/[_-]/g, " ");
+
+/** As a sentence begins. */
+export const capital = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);

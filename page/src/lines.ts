@@ -11,8 +11,12 @@ export interface Drawn extends Line {
 const near = (a: number | null, b: number | null) =>
   a === b || (a !== null && b !== null && Math.abs(a - b) <= 1e-4 * Math.max(Math.abs(a), Math.abs(b)));
 
+/** Whether one measure, taken more rarely, is the other wherever both were taken. */
 function same(a: Points, b: Points): boolean {
-  return a.steps.length === b.steps.length && a.values.every((v, i) => near(v, b.values[i]) && a.steps[i] === b.steps[i]);
+  const [few, many] = a.steps.length <= b.steps.length ? [a, b] : [b, a];
+  const known = new Map(many.steps.map((step, i) => [step, many.values[i]]));
+  const shared = few.steps.map((step, i) => [few.values[i], known.get(step)] as const).filter(([, other]) => other !== undefined);
+  return shared.length >= Math.min(3, few.steps.length) && shared.length * 2 >= few.steps.length && shared.every(([one, other]) => near(one, other!));
 }
 
 /** Lines that lie on each other become one, with both names: three equal losses are one line. */
@@ -25,10 +29,27 @@ export function drawn(lines: Line[], data: SeriesData, palette: string[], keepAl
     // A run that never had it (all zero left over, no scaler) needs no line for it.
     if (line.kind === "points" && line.name !== "loss.eval" && points.values.every((v) => !v)) continue;
     const twin = line.kind || keepAll ? undefined : found.find((f) => !f.kind && same(f.data, points));
-    if (twin) twin.label = `${twin.label} = ${line.label}`;
+    if (twin) {
+      twin.label = `${twin.label} = ${line.label}`;
+      if (points.steps.length > twin.data.steps.length) twin.data = points;
+    }
     else found.push({ ...line, data: points, color: palette[color++ % palette.length] });
   }
   return found;
+}
+
+/** A mean that forgets over `span` steps, whatever the distance of the points; gaps stay gaps. */
+export function smoothed(points: Points, span: number): Points {
+  let [sum, weight, last] = [0, 0, points.steps[0] ?? 0];
+  const values = points.values.map((value, i) => {
+    if (value === null) return null;
+    const kept = Math.exp(-(points.steps[i] - last) / span);
+    last = points.steps[i];
+    sum = sum * kept + value;
+    weight = weight * kept + 1;
+    return sum / weight;
+  });
+  return { steps: points.steps, values };
 }
 
 /** One shared axis of steps. undefined: not measured here, the line goes on; null: a gap. */

@@ -1,5 +1,5 @@
 // Where numbers come from: the live server, or the report's own embedded data. Same interface.
-import type { Card, CodedHeat, Embedded, Heat, Range, Run, SeriesData } from "./types";
+import type { Card, CodedHeat, Comparison, Contents, Embedded, Heat, Range, Run, SeriesData } from "./types";
 
 export interface Tick {
   steps: number;
@@ -13,25 +13,30 @@ export interface Source {
   run(name: string, rank: number): Promise<Run>;
   series(name: string, rank: number, names: string[], range: Range | null, points: number): Promise<SeriesData>;
   layers(name: string, rank: number, what: string, range: Range | null, columns: number, keep: string): Promise<Heat>;
+  contents(name: string): Promise<Contents>;
+  rename(name: string, to: string): Promise<{ run: string }>;
+  remove(name: string): Promise<unknown>;
+  compare(a: string, b: string): Promise<Comparison>;
   /** Calls back on each change; `online` tells whether the line stands. Returns how to stop. */
   watch(name: string | null, onTick: (tick: Tick) => void, online: (on: boolean) => void): () => void;
 }
 
 export class Refused extends Error {}
 
-async function get<T>(path: string, query: Record<string, string | number | null>): Promise<T> {
+/** `change`: a request that alters a file says by its header that this page sends it. */
+async function get<T>(path: string, query: Record<string, string | number | null>, change = false): Promise<T> {
   const search = new URLSearchParams();
   for (const [key, value] of Object.entries(query)) if (value !== null) search.set(key, String(value));
-  const answer = await fetch(`/api/${path}?${search}`);
+  const answer = await fetch(`/api/${path}?${search}`, change ? { method: "POST", headers: { "x-traindoctor": "1" } } : {});
   const body = await answer.json();
   if (!answer.ok) throw new Refused(body.error ?? `the server answered ${answer.status}`);
   return body as T;
 }
 
-function decoded({ layers, steps, cells }: CodedHeat): Heat {
+function decoded({ layers, steps, cells, absent }: CodedHeat): Heat {
   const bytes = Uint8Array.from(atob(cells), (letter) => letter.charCodeAt(0));
   const all = new Float32Array(bytes.buffer);
-  return { layers, steps, values: layers.map((_, i) => all.subarray(i * steps.length, (i + 1) * steps.length)) };
+  return { layers, steps, absent: absent ?? {}, values: layers.map((_, i) => all.subarray(i * steps.length, (i + 1) * steps.length)) };
 }
 
 class Server implements Source {
@@ -50,6 +55,18 @@ class Server implements Source {
     const [from, to] = range ?? [null, null];
     return get<CodedHeat>("layers", { run: name, rank, name: what, from, to, columns, keep }).then(decoded);
   }
+  contents(name: string) {
+    return get<Contents>("contents", { run: name });
+  }
+  rename(name: string, to: string) {
+    return get<{ run: string }>("rename", { run: name, to }, true);
+  }
+  remove(name: string) {
+    return get("delete", { run: name }, true);
+  }
+  compare(a: string, b: string) {
+    return get<Comparison>("compare", { a, b });
+  }
   watch(name: string | null, onTick: (tick: Tick) => void, online: (on: boolean) => void) {
     const events = new EventSource(name === null ? "/api/events" : `/api/events?${new URLSearchParams({ run: name })}`);
     events.onmessage = (event) => onTick(JSON.parse(event.data));
@@ -58,6 +75,8 @@ class Server implements Source {
     return () => events.close();
   }
 }
+
+const none = () => Promise.reject(new Refused("a report is one run and changes nothing"));
 
 class Report implements Source {
   live = false;
@@ -74,7 +93,19 @@ class Report implements Source {
   }
   async layers(_name: string, _rank: number, what: string) {
     const found = this.data.layers[what];
-    return found ? decoded(found) : { layers: [], steps: [], values: [] };
+    return found ? decoded(found) : { layers: [], steps: [], values: [], absent: {} };
+  }
+  contents(): Promise<Contents> {
+    return none();
+  }
+  rename(): Promise<{ run: string }> {
+    return none();
+  }
+  remove() {
+    return none();
+  }
+  compare(): Promise<Comparison> {
+    return none();
   }
   watch() {
     return () => undefined;

@@ -1,18 +1,13 @@
 // Light or dark: the system's choice until the reader makes one.
 import { useEffect, useState } from "preact/hooks";
+import { recall, remember } from "./memory";
 
 export type Theme = "light" | "dark";
-const KEY = "traindoctor-theme";
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
 function stored(): Theme | null {
-  try {
-    // A sandboxed frame (a notebook's) has no storage.
-    const value = localStorage.getItem(KEY);
-    return value === "light" || value === "dark" ? value : null;
-  } catch {
-    return null;
-  }
+  const value = recall<string>("theme", "");
+  return value === "light" || value === "dark" ? value : null;
 }
 
 export function useTheme(): [Theme, () => void] {
@@ -28,11 +23,7 @@ export function useTheme(): [Theme, () => void] {
   const toggle = () => {
     const next = theme === "dark" ? "light" : "dark";
     choose(next);
-    try {
-      localStorage.setItem(KEY, next);
-    } catch {
-      // The choice then lasts as long as the page.
-    }
+    remember("theme", next);
   };
   return [theme, toggle];
 }

@@ -21,9 +21,18 @@ export interface Cause {
   evidence?: Evidence[];
   remedy?: string;
   docs?: string;
-  needs?: string[];
+  /** What its check reads of the record, in that order. */
+  series?: string[];
+  /** The script's lines around the one it names. */
+  source?: { number: number; text: string; meant: boolean }[];
   consequences?: string[];
   explained_by?: string[];
+}
+
+/** A test by the cause that it looks for. */
+export interface Named {
+  cause: string;
+  title?: string;
 }
 
 export interface Symptom {
@@ -39,9 +48,9 @@ export interface Verdict {
   error?: string;
   causes?: Cause[];
   symptoms?: (Symptom | string)[];
-  ruled_out?: { cause: string; by: string }[];
-  untested?: { cause: string; reason: string; sentence: string; command: string | null }[];
-  not_applicable?: { cause: string; sentence: string }[];
+  ruled_out?: (Named & { by: string })[];
+  untested?: (Named & { reason: string; sentence: string; command: string | null })[];
+  not_applicable?: (Named & { sentence: string })[];
   advice?: Cause[];
   steps?: number;
   overhead_percent?: number | null;
@@ -49,6 +58,8 @@ export interface Verdict {
 
 export interface Exam {
   exam: string;
+  title?: string;
+  measured?: { text: string; value: Cell; expected: Cell; noise: Cell } | null;
   step: number;
   outcome: "done" | "refused" | "not-applicable" | "failed";
   values: Record<string, unknown>;
@@ -56,11 +67,22 @@ export interface Exam {
   seconds: number;
 }
 
+export type Cell = number | string | boolean | null;
+
+export interface Loss {
+  measure: string;
+  step: number;
+  /** "NaN", "inf" or "-inf" where it is not a number. */
+  value: number | string;
+  bad_since: number | null;
+}
+
 export interface Run {
   format: number;
   name: string;
   state: State;
   steps: number;
+  loss?: Loss | null;
   ranks: number;
   created: number | null;
   series: string[];
@@ -77,13 +99,44 @@ export interface Card {
   name: string;
   state: State;
   steps?: number;
-  loss?: number | null;
-  spark?: number[];
+  loss?: Loss | null;
+  spark?: (number | null)[];
   created?: number;
   written?: number;
   verdict?: string | null;
   cause?: string | null;
+  causes?: string[];
+  reason?: string | null;
   error?: string;
+}
+
+export interface Contents {
+  files: number;
+  bytes: number;
+  entries: string[];
+  running: boolean;
+}
+
+/** One thing of two runs side by side. */
+export interface Row {
+  name: string;
+  a: Cell;
+  b: Cell;
+  differs: boolean;
+  note?: string;
+}
+
+export interface Comparison {
+  titles: [string, string];
+  headline: string;
+  remarks: string[];
+  different: boolean;
+  verdict: Row[];
+  laws: Row[];
+  curves: Row[];
+  settings: Row[];
+  environment: Row[];
+  script: { state: "same" | "differ" | "unknown"; said: string; diff: string[] };
 }
 
 export interface Points {
@@ -99,6 +152,8 @@ export interface CodedHeat {
   layers: string[];
   steps: number[];
   cells: string;
+  /** Layers without any cell, and why. */
+  absent?: Record<string, string>;
 }
 
 /** One row of cells per layer. NaN: nothing measured; infinite: an infinite value under it. */
@@ -106,6 +161,7 @@ export interface Heat {
   layers: string[];
   steps: number[];
   values: Float32Array[];
+  absent: Record<string, string>;
 }
 
 export type Range = [number, number];

@@ -1,5 +1,6 @@
 // One window of steps and one cursor for all pictures of a page.
 import { useEffect, useState } from "preact/hooks";
+import { recall, remember } from "./memory";
 import type { Range } from "./types";
 
 export class View {
@@ -8,6 +9,8 @@ export class View {
   hover: number | null = null;
   /** Chart that a finding points at, with its step. */
   focus: { chart: string; step: number | null; label: string } | null = null;
+  /** Steps over which curves are averaged; 0: as measured. The reader's choice holds for all pages. */
+  smooth = recall<number>("smooth", 0);
   private last = 1;
   private ranges = new Set<() => void>();
   private hovers = new Set<() => void>();
@@ -54,6 +57,11 @@ export class View {
     this.focus = focus;
     this.ranges.forEach((call) => call());
   }
+  setSmooth(steps: number) {
+    this.smooth = steps;
+    remember("smooth", steps);
+    this.ranges.forEach((call) => call());
+  }
   onRange(call: () => void) {
     this.ranges.add(call);
     return () => void this.ranges.delete(call);
@@ -68,6 +76,11 @@ export function useRange(view: View): Range | null {
   const [, again] = useState(0);
   useEffect(() => view.onRange(() => again((n) => n + 1)), [view]);
   return view.range;
+}
+
+export function useSmooth(view: View): number {
+  useRange(view);
+  return view.smooth;
 }
 
 export function useHover(view: View): number | null {

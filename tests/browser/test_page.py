@@ -18,6 +18,11 @@ pytestmark = pytest.mark.browser
 LEGEND = "#chart-loss .legend b"
 
 
+def unfold(page, name: str) -> None:
+    """Opens a panel that is a line until then."""
+    page.locator(f"#fold-{name} h3 button").click()
+
+
 def shown_steps(page) -> tuple[int, int]:
     numbers = page.locator(".stepbar .window > b").all_inner_texts()
     low, high = (int(text.replace(",", "")) for text in numbers)
@@ -36,11 +41,9 @@ def test_verdict_first_then_its_evidence(runs, serve, open_page) -> None:
     page.wait_for_selector(LEGEND)
     assert "SICK" in page.locator(".verdict .kind").inner_text().upper()
     assert "Clipping at 0.1 bites" in page.locator(".cause.first h2").inner_text()
-    verdict, loss = (page.locator(s).bounding_box()["y"] for s in (".verdict", "#chart-loss"))
-    assert verdict < loss
-    drawn = page.locator("figure h3").all_inner_texts()
-    assert drawn[:2] == ["Loss", "Gradient norm"]
-    assert {"Updates by layer", "Gradient flow by layer", "Activations by module"} <= set(drawn)
+    assert page.locator(".verdict figure h3").all_inner_texts() == ["Gradient norm", "Loss"]
+    folded = page.locator(".fold .what").all_inner_texts()
+    assert {"Updates by layer", "Gradient flow by layer", "Activations by module"} <= set(folded)
     assert "100 % of steps" in page.locator("#chart-gradient .about").inner_text()
     legend = page.locator("#chart-loss .legend").inner_text()
     assert "per token = read by the script = what backward got" in legend
@@ -93,6 +96,7 @@ def test_keys_alone_are_enough(runs, serve, open_page) -> None:
     page.wait_for_selector(".stepbar .at")
     page.keyboard.press("0")
     assert shown_steps(page) == (0, 199)
+    unfold(page, "layer-gradient")
     page.locator("#chart-layer-gradient").focus()
     page.wait_for_selector("#chart-layer-gradient .cells canvas")
     page.keyboard.press("ArrowDown")
@@ -115,6 +119,7 @@ def test_a_live_run_updates_within_a_second(tmp_path, serve, open_page) -> None:
     # The writer's thread flushes it; nothing is reloaded.
     page.wait_for_selector("[data-steps='30']", timeout=1000)
     writer.exam(ExamResult("causality", 29, "done", {"leak": 0.25}, "", 0.1))
+    unfold(page, "exams")
     page.wait_for_selector("table.exams tbody tr:nth-child(4)")
     # A verdict is made from the record so far.
     page.wait_for_selector(".verdict:not(.waiting)", timeout=20_000)
@@ -162,7 +167,7 @@ def test_empty_folder_and_corrupt_record(tmp_path, serve, open_page) -> None:
     page.wait_for_selector("text=No runs in")
     make_corrupt_run(tmp_path / "broken")
     make_run(tmp_path / "good", steps=10)
-    page.wait_for_selector("text=unreadable")
+    page.wait_for_selector(".pill:has-text('unreadable')")
     page.get_by_role("link", name="broken").click()
     page.wait_for_selector("text=This record cannot be read")
 
@@ -182,6 +187,7 @@ def test_hostile_names_are_only_text(tmp_path, serve, open_page) -> None:
     page.wait_for_selector("h1")
     assert page.locator("h1").inner_text() == name
     assert page.locator("main img").count() == 0
+    unfold(page, "samples")
     assert "<script>alert(2)</script>" in page.locator(".samples").inner_text()
 
 
@@ -190,7 +196,7 @@ def test_a_report_opens_from_the_disk(tmp_path, open_page) -> None:
     html.write(record, record.fact("verdict"), tmp_path / "report.html", name="run")
     page = open_page((tmp_path / "report.html").as_uri())
     page.wait_for_selector(LEGEND)
-    page.locator("#chart-layer-update").scroll_into_view_if_needed()
+    unfold(page, "layer-update")
     page.wait_for_selector("#chart-layer-update canvas")
     requests = page.evaluate("performance.getEntriesByType('resource').length")
     assert requests == 0
@@ -212,7 +218,7 @@ def test_a_hundred_thousand_steps_stay_fluid(tmp_path, serve, open_page) -> None
     loss = page.evaluate("performance.now()")
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     assert paint < 1500
-    page.locator("#chart-layer-gradient").scroll_into_view_if_needed()
+    unfold(page, "layer-gradient")
     page.wait_for_selector("#chart-layer-gradient canvas")
     page.wait_for_timeout(1000)
     page.evaluate("performance.clearResourceTimings()")

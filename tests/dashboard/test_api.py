@@ -16,6 +16,8 @@ from traindoctor.dashboard.server import make_app
 from traindoctor.record import RecordWriter, record_path
 
 HOME = "http://127.0.0.1:8765"
+# What the page's own script sends with a change.
+FROM_PAGE = {"origin": HOME, "x-traindoctor": "1", "sec-fetch-site": "same-origin"}
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +124,10 @@ def test_unknown_rank_and_unknown_layer(client: TestClient) -> None:
 
 
 def test_writing_methods_are_not_there(client: TestClient) -> None:
-    assert client.post("/api/runs").status_code == 405
-    assert client.delete("/api/run").status_code == 405
+    assert client.post("/api/runs", headers=FROM_PAGE).status_code == 405
+    assert client.delete("/api/run", headers=FROM_PAGE).status_code == 405
+    assert client.get("/api/delete", params={"run": "sick"}).status_code == 405
+    assert client.get("/api/rename", params={"run": "sick", "to": "x"}).status_code == 405
 
 
 @pytest.mark.parametrize(

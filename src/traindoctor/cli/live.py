@@ -97,7 +97,7 @@ class Status:
 
 def look(record: StoredRecord) -> Status | None:
     """The status of a record that may still grow; None before the first loss."""
-    from traindoctor.report.payload import main_loss, num_steps
+    from traindoctor.record.progress import main_loss, num_steps
 
     record.refresh()
     loss = main_loss(record)

@@ -18,6 +18,7 @@ def command(folder: Path) -> int:
 
     from traindoctor.record.runs import find_runs
     from traindoctor.record.text import readable
+    from traindoctor.report.words import number
 
     runs = find_runs(folder)
     if not runs:
@@ -40,7 +41,7 @@ def command(folder: Path) -> int:
             Text(readable(str(run.path))),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(run.created)),
             str(run.steps),
-            "" if run.loss is None else f"{run.loss:.4g}",
+            "" if run.loss is None else number(run.loss).replace("nan", "NaN"),
             Text("running or killed" if run.ended is None else str(run.ended)),
             Text(" ".join(filter(None, (run.verdict, ", ".join(run.causes[:2]))))),
         )

@@ -11,10 +11,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from traindoctor.compare.runs import compare_runs
 from traindoctor.dashboard.pyramid import Pyramid
 from traindoctor.dashboard.store import RunStore, UnknownRun
 from traindoctor.dashboard.verdicts import Verdicts
 from traindoctor.errors import TraindoctorError
+from traindoctor.record.folders import NotDone
 from traindoctor.report.downsample import Keep, layer_names
 from traindoctor.report.payload import heat_payload, run_payload, series_payload
 
@@ -26,7 +28,7 @@ class BadRequest(TraindoctorError):
 
 
 def answer(handler: Callable[[Request], Any]) -> Callable[[Request], Response]:
-    """A handler's value as JSON; an unknown run is 404, an unreadable record 422, nonsense 400."""
+    """A handler's value as JSON; an unknown run is 404, an unreadable record 422, what is refused 409, nonsense 400."""
 
     def respond(request: Request) -> Response:
         try:
@@ -35,6 +37,8 @@ def answer(handler: Callable[[Request], Any]) -> Callable[[Request], Response]:
             value, status = {"error": str(error), "kind": "unknown"}, 404
         except BadRequest as error:
             value, status = {"error": str(error), "kind": "request"}, 400
+        except NotDone as error:
+            value, status = {"error": str(error), "kind": "refused"}, 409
         except TraindoctorError as error:
             value, status = {"error": str(error), "kind": "record"}, 422
         # numpy's and Python's NaN are no JSON: the payloads have none, and this makes sure.
@@ -68,6 +72,38 @@ class Api:
                 verdict=self.verdicts.of(name, run.record),
             )
 
+    def contents(self, request: Request) -> Any:
+        """What deleting a run would remove."""
+        name = text(request, "run")
+        found = self.store.contents(name)
+        return {
+            "files": found.files,
+            "bytes": found.bytes,
+            "entries": list(found.entries[:MAX_NAMES]),
+            "running": self.store.running(name),
+        }
+
+    def rename(self, request: Request) -> Any:
+        name, to = text(request, "run"), request.query_params.get("to", "")
+        made = self.store.rename(name, to)
+        self.verdicts.forget(name)
+        return {"run": made}
+
+    def delete(self, request: Request) -> Any:
+        name = text(request, "run")
+        self.store.delete(name)
+        self.verdicts.forget(name)
+        return {"run": name}
+
+    def compare(self, request: Request) -> Any:
+        """Two runs side by side, as `traindoctor compare` tells it."""
+        one, other = text(request, "a"), text(request, "b")
+        with (
+            self.store.reading(one, use="compare a") as a,
+            self.store.reading(other, use="compare b") as b,
+        ):
+            return compare_runs(a.record, b.record, titles=(one, other)).as_dict()
+
     def series(self, request: Request) -> Any:
         name, rank = text(request, "run"), number(request, "rank", 0)
         names = text(request, "names").split(",")[:MAX_NAMES]
@@ -96,7 +132,7 @@ class Api:
                 min(MAX_COLUMNS, max(4, number(request, "columns", 240))),
                 keep,
             )
-            return heat_payload(heat)
+            return heat_payload(run.record, what, heat)
 
 
 def text(request: Request, key: str) -> str:

@@ -14,10 +14,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from traindoctor.dashboard.store import RunStore, UnknownRun, fingerprint
+from traindoctor.dashboard.store import RunStore, UnknownRun
 from traindoctor.dashboard.verdicts import Verdicts
 from traindoctor.errors import TraindoctorError
-from traindoctor.report.payload import num_steps
+from traindoctor.record.folders import fingerprint
+from traindoctor.record.progress import num_steps
 
 # The writer flushes every half second; a step is then seen less than 1 s after it was made.
 POLL_SECONDS = 0.15

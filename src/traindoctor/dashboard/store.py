@@ -6,6 +6,7 @@ can reach a file outside: names are looked up, never joined to a path.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -17,14 +18,25 @@ from typing import Any
 
 from traindoctor.errors import RecordError
 from traindoctor.record import StoredRecord, open_record
-from traindoctor.report.payload import main_loss, num_steps
+from traindoctor.record.folders import (
+    PARTS,
+    SILENT_SECONDS,
+    Contents,
+    NotDone,
+    contents,
+    delete_run,
+    fingerprint,
+    is_running,
+    last_written,
+    rename_run,
+)
+from traindoctor.record.progress import main_loss, num_steps
+from traindoctor.report.payload import loss_payload
 
 # runs/sweep/lr-1e-3 is three levels; deeper folders are checkpoints and data.
 MAX_DEPTH = 4
 # Each opened record is a file handle and some memory.
 MAX_OPEN = 48
-# A run that has written nothing for so long is shown as silent, not as running.
-SILENT_SECONDS = 120
 SPARK_POINTS = 48
 
 
@@ -112,6 +124,46 @@ class RunStore:
                     self._open.pop((name, rank, use), None)
                 raise
 
+    def contents(self, name: str) -> Contents:
+        return contents(self.folder(name))
+
+    def running(self, name: str) -> bool:
+        return is_running(self.folder(name))
+
+    def rename(self, name: str, to: str) -> str:
+        """Gives a run another name beside the others; the new name below the root."""
+        folder = self._below_root(name, "renamed")
+        self._forget(name)
+        return self._name(rename_run(folder, to))
+
+    def delete(self, name: str) -> None:
+        folder = self._below_root(name, "deleted")
+        inside = [other for other in self.names() if other.startswith(f"{name}/")]
+        if others := [other for other in inside if not PARTS.fullmatch(other.split("/")[-1])]:
+            raise NotDone(f"{name} holds other runs ({', '.join(others[:3])}): delete those first")
+        for other in (name, *inside):
+            self._forget(other)
+        delete_run(folder)
+
+    def _below_root(self, name: str, done: str) -> Path:
+        folder = self.folder(name)
+        if folder == self.root:
+            raise NotDone(
+                f"{name} is the folder that this page was opened on, so it cannot be {done} from here: "
+                "open the page on the folder above"
+            )
+        return folder
+
+    def _forget(self, name: str) -> None:
+        """Closes the records of a run and drops what is known of it."""
+        with self._lock:
+            keys = [key for key in self._open if key[0] == name]
+            opened = [self._open.pop(key) for key in keys]
+            self._cards.pop(name, None)
+        for run in opened:
+            with run.lock:
+                run.record.close()
+
     def card(self, name: str) -> dict[str, Any]:
         """What the list of runs shows of one run; read again only when its files have changed."""
         try:
@@ -134,16 +186,17 @@ class RunStore:
                 record = run.record
                 loss = main_loss(record)
                 verdict = record.fact("verdict")
-                spark = [] if loss is None else spark_line(loss.finite().values)
                 return {
                     "name": name,
                     "state": state_of(record),
                     "steps": num_steps(record),
-                    "loss": None if loss is None or loss.last != loss.last else loss.last,
-                    "spark": spark,
+                    "loss": loss_payload(record),
+                    "spark": [] if loss is None else spark_line(loss.values),
                     "created": record.meta.get("created"),
                     "verdict": verdict.get("verdict") if isinstance(verdict, dict) else None,
+                    "reason": verdict.get("reason") if isinstance(verdict, dict) else None,
                     "cause": first_cause(verdict),
+                    "causes": root_causes(verdict),
                 }
         except RecordError as error:
             return {"name": name, "state": "corrupt", "error": str(error)}
@@ -172,28 +225,6 @@ def is_record(entry: Path) -> bool:
         return False
 
 
-def record_files(folder: Path) -> list[Path]:
-    """The records and their write-ahead logs, where a live run's latest numbers are."""
-    return [*folder.glob("record-*.sqlite"), *folder.glob("record-*.sqlite-wal")]
-
-
-def fingerprint(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, time and size of each file. An empty log is a reader's, not the run's."""
-    found = []
-    for file in sorted(record_files(folder)):
-        try:
-            status = file.stat()
-        except OSError:  # a log vanishes when its writer closes
-            continue
-        if status.st_size:
-            found.append((file.name, status.st_mtime_ns, status.st_size))
-    return tuple(found)
-
-
-def last_written(folder: Path) -> float:
-    return max((nanoseconds for _, nanoseconds, _ in fingerprint(folder)), default=0) / 1e9
-
-
 def state_of(record: StoredRecord) -> str:
     ended = record.fact("run.ended")
     if ended is None:
@@ -203,9 +234,17 @@ def state_of(record: StoredRecord) -> str:
     return "ended" if ended in (0, "0", None, "ok") else "failed"
 
 
-def spark_line(values: Any) -> list[float]:
+def spark_line(values: Any) -> list[float | None]:
+    """The course of the loss in few numbers; None where it was not finite."""
     step = max(1, len(values) // SPARK_POINTS)
-    return [float(f"{v:.4g}") for v in values[::step]]
+    return [float(f"{v:.4g}") if math.isfinite(v) else None for v in values[::step].tolist()]
+
+
+def root_causes(verdict: Any) -> list[str]:
+    """What the list can be filtered by: the causes that are no consequence of another."""
+    causes = verdict.get("causes") if isinstance(verdict, dict) else None
+    found = [c for c in causes or [] if isinstance(c, dict) and not c.get("explained_by")]
+    return [str(cause["cause"]) for cause in found if cause.get("cause")]
 
 
 def first_cause(verdict: Any) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from traindoctor.dashboard.store import RunStore
 from traindoctor.errors import TraindoctorError
-from traindoctor.report.payload import num_steps
+from traindoctor.record.progress import num_steps
 
 # A verdict that is made here is made again at most so often, however fast the run is.
 AGAIN_SECONDS = 5.0
@@ -44,6 +44,11 @@ class Verdicts:
                 desk.busy = True
                 threading.Thread(target=self._make, args=(name, desk), daemon=True).start()
             return desk.verdict
+
+    def forget(self, name: str) -> None:
+        """Another run may get this name."""
+        with self._lock:
+            self._desks.pop(name, None)
 
     def version(self, name: str) -> float:
         """Changes when a verdict has been made."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from traindoctor.errors import RecordError
 from traindoctor.plain_files import is_there
+from traindoctor.record.progress import last_loss, num_steps
 from traindoctor.record.reader import open_record, record_files
 
 
@@ -20,6 +21,7 @@ class Run:
     steps: int
     ranks: int
     loss: float | None
+    """The latest one; NaN where the run has blown up."""
     ended: Any
     """Exit status, the name of an exception, or None while it runs (or was killed)."""
     verdict: str | None
@@ -54,14 +56,14 @@ def unreadable(path: Path, problem: str) -> Run:
 
 def describe(path: Path) -> Run:
     record = open_record(path)
-    loss = record.get("loss.root")
+    loss = last_loss(record)
     verdict = record.fact("verdict") or {}
     return Run(
         path=path,
         created=float(record.meta.get("created", 0.0)),
-        steps=record.num_steps,
+        steps=num_steps(record),
         ranks=len(record.ranks),
-        loss=float(loss.values[-1]) if loss is not None and len(loss) else None,
+        loss=None if loss is None else loss.value,
         ended=record.fact("run.ended"),
         verdict=verdict.get("verdict"),
         causes=tuple(cause["cause"] for cause in verdict.get("causes", [])),

@@ -45,7 +45,7 @@ class Line:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        title = COURSE if self.exam is None else _title(self.exam)
+        title = COURSE if self.exam is None else title_of(self.exam)
         numbers = (number(self.value), number(self.expected), number(self.noise))
         return (title, self.measured, *numbers, self.verdict)
 
@@ -100,7 +100,7 @@ def _quiet(result: ExamResult, cleared: Iterable[str]) -> Line:
     """An exam that no finding rests on."""
     if not result.done:
         return Line(result.exam, result.reason, WORD[result.outcome])
-    one = _measured(result)
+    one = measured_of(result)
     if one is None:
         return Line(result.exam, "done", "ok" if any(cleared) else "-")
     # Where no check asks, the exam's own answer counts; a measurement without an answer only informs.
@@ -109,11 +109,13 @@ def _quiet(result: ExamResult, cleared: Iterable[str]) -> Line:
     return Line(result.exam, one.text, word, one.value, one.expected, one.noise)
 
 
-def _title(exam: str) -> str:
+def title_of(exam: str) -> str:
+    """What a reader calls an exam."""
     return EXAMS[exam][0] if exam in EXAMS else exam.replace("_", " ")
 
 
-def _measured(result: ExamResult) -> Measured | None:
+def measured_of(result: ExamResult) -> Measured | None:
+    """The number of an exam that was done; None where nobody has said which one it is."""
     if result.exam not in EXAMS:
         return None
     try:

@@ -27,7 +27,7 @@ def embedded(record: Record, verdict: Mapping[str, Any] | None, *, name: str) ->
         "run": run_payload(record, name=name, state="ended", verdict=verdict),
         "series": series_payload(record, series_names(record), points=POINTS),
         "layers": {
-            layer: heat_payload(heat)
+            layer: heat_payload(record, layer, heat)
             for layer in layer_names(record)
             if (heat := heat_map(record, layer, columns=COLUMNS, keep=keep_of(layer))) is not None
         },
