@@ -64,6 +64,7 @@ def read(text: str, source: str = "the verdict") -> dict[str, Any]:
 def _cause(cause: Cause) -> dict[str, Any]:
     return {
         **_finding(cause.finding),
+        "fix": cause.fix,
         "proven_step": cause.proven_step,
         "consequences": list(cause.consequences),
         "explained_by": list(cause.explained_by),
