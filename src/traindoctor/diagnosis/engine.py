@@ -110,6 +110,8 @@ def command_of(record: Record) -> str | None:
     if not isinstance(script, Mapping) or not script.get("path"):
         return None
     module = ["-m"] if script.get("module") else []
+    if script.get("patch"):
+        module = ["--verify-fix", str(script["patch"])]
     return RUN + shlex.join([*module, str(script["path"]), *map(str, script.get("argv") or ())])
 
 

@@ -83,6 +83,8 @@ class Diagnosis:
     after_seconds: float | None = None
     """Tests that were made when the script had ended."""
     notes: tuple[str, ...] = ()
+    verified: Mapping[str, Any] | None = None
+    """What a change of the script did (compare/verification.py)."""
 
     @property
     def applicable(self) -> int:

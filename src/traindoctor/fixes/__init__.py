@@ -75,6 +75,8 @@ def recorded_text(record: Record) -> str | None:
     text = fact.get("text")
     if not isinstance(text, str) or not isinstance(fact.get("path"), str):
         return None
+    if _fact(record, "script").get("patch"):
+        return None  # a patched copy: the next fix is made from the script itself, once it has this one
     file = Path(fact["path"])
     now = script_text(file)
     if now is not None and now.get("text") != text:
