@@ -28,6 +28,7 @@ ALLOWED = {
     "report": {"diagnosis", "checks", "record", "errors"},
     "dashboard": {"report", "diagnosis", "checks", "record", "errors"},
     "compare": {"record", "diagnosis", "checks", "plain_files", "errors"},
+    "agents": {"compare", "report", "diagnosis", "checks", "logs", "record", "plain_files", "errors"},
     "numerics": {"errors"},
     "kernels": {"numerics", "errors"},
     "lm": {"kernels", "numerics", "plain_files", "private_files", "errors"},

@@ -109,6 +109,7 @@ def _cause(cause: Cause, width: int, count: int | None) -> list[str]:
 def _fix(diff: str) -> list[str]:
     """The lines that change, as they stand in the script and below their number: code is never wrapped."""
     lines: list[str] = []
+    at, last = 0, ""
     for line in diff.splitlines()[2:]:
         if found := re.match(r"@@ -(\d+)", line):
             at = int(found[1])
