@@ -47,7 +47,7 @@ def made(file: str, before: str, after: str) -> str:
 
 def read(text: str, name: str = "the patch") -> Patch:
     """Raises a TraindoctorError where it is not a unified diff that changes lines of one file."""
-    lines, at = text.replace("\r\n", "\n").split("\n"), 0
+    lines, at = text.replace("\r\n", "\n").removesuffix("\n").split("\n"), 0
     files: list[str] = []
     hunks: list[Hunk] = []
     while at < len(lines):
