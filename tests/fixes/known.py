@@ -15,7 +15,12 @@ from traindoctor.record import ExamResult, Record, RecordWriter, open_record
 FOUND_AT = {
     "targets-misaligned": ["F.cross_entropy("],
     "causal-mask-leak": ["scaled_dot_product", "self.attend(x", "self.encoder(h", "(q @ k"],
-    "double-softmax": ["softmax(logits", ".softmax(-1)", "self.normalise(self"],
+    "double-softmax": [
+        "softmax(logits",
+        ".softmax(-1)",
+        "self.normalise(self",
+        "logits = self.head(h)",
+    ],
     "loss-scale-wrong": ["F.cross_entropy(", "criterion(logits"],
 }
 MISSING = {

@@ -372,6 +372,16 @@ softmax = {
         ),
         "        logits = self.head(h)",
     ),
+    "the last layer of a sequence": Spelling(
+        "double-softmax",
+        changed(
+            (
+                "        self.head = nn.Linear(D, V)\n",
+                "        self.head = nn.Sequential(nn.Linear(D, V), nn.Softmax(dim=-1))\n",
+            )
+        ),
+        "        self.head = nn.Sequential(nn.Linear(D, V))",
+    ),
     "in the call": Spelling(
         "double-softmax",
         changed(("logits.view(-1, V), y", "logits.view(-1, V).softmax(-1), y")),

@@ -131,6 +131,17 @@ TWINS = {
         ("        return logits\n", "        return torch.softmax(logits, dim=-1)\n"),
         ("for step in", "evaluate(model)\nfor step in"),
     ),
+    "softmax: a sequence that two call": twin(
+        "double-softmax",
+        (
+            "self.head = nn.Linear(D, V)",
+            "self.head = nn.Sequential(nn.Linear(D, V), nn.Softmax(dim=-1))",
+        ),
+        (
+            "        return logits\n",
+            "        return logits\n\n    def write(self, h):\n        return torch.multinomial(self.head(h)[0], 1)\n",
+        ),
+    ),
     "softmax: the model calls itself": twin(
         "double-softmax",
         (

@@ -29,12 +29,16 @@ def fix(source: Source, finding: Finding, record: Record) -> list[Edit]:
     statements = source.at_line(line_of(finding))
     if finding.line != made.get("line") or not statements:
         return twice(source, finding) if finding.line != made.get("line") else []
-    squashed = only(squashings(source, statements[0]))
+    calls = squashings(source, statements[0])
+    squashed = only(calls or [c for c in source.calls(statements[0]) if closing(source, c)])
     if squashed is None:
         return []
     readers = losses_reading(source, squashed)
     if not readers or {loss.kind for loss in readers} != {str(site["kind"]).partition(" ")[0]}:
         return []
+    last = closing(source, squashed)
+    if last is not None:
+        return last_layer(source, squashed, last) if readers[0].kind != "nll_loss" else []
     if readers[0].kind != "nll_loss":
         return removed(source, squashed)
     return logarithm(source, squashed)
@@ -83,6 +87,30 @@ def logarithm(source: Source, call: ast.Call) -> list[Edit]:
     if name not in ("softmax", "Softmax") or not source.text[start:end].endswith(name):
         return []
     return [Edit(end - len(name), end, names[name])]
+
+
+def closing(source: Source, call: ast.Call) -> ast.Call | None:
+    """The softmax at the end of the nn.Sequential that is called."""
+    made = source.value(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else None
+    if not isinstance(made, ast.Call) or called(made) != "Sequential" or len(made.args) < 2:
+        return None
+    last = made.args[-1]
+    return last if isinstance(last, ast.Call) and called(last) in MODULES else None
+
+
+def last_layer(source: Source, call: ast.Call, last: ast.Call) -> list[Edit]:
+    """Taken out of the sequence, where nobody else calls that."""
+    assert isinstance(call.func, ast.Name | ast.Attribute)
+    outside = [node for node in source.uses(call.func) if not same_use(source, node, call)]
+    made = source.parent(last)
+    if outside or not isinstance(made, ast.Call):
+        return []
+    return [Edit(source.span(made.args[-2])[1], source.span(last)[1], "")]
+
+
+def same_use(source: Source, node: ast.expr, call: ast.Call) -> bool:
+    """This very call, or an attribute of it (parameters, train)."""
+    return node is call.func or isinstance(source.parent(node), ast.Attribute)
 
 
 # -- who reads it ----------------------------------------------------------------------------------
