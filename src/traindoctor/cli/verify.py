@@ -69,25 +69,22 @@ def recorded_before(after: Record, folder: Path, settings: Mapping[str, Any]) ->
     """The newest run beside this one, of the same script and arguments, that began with the same batch."""
     from traindoctor.compare.run_losses import same_data
     from traindoctor.record import open_record
-    from traindoctor.record.runs import find_runs
     from traindoctor.record.script_text import script_text
     from traindoctor.record.secrets import redact_arguments
 
     text = script_text(settings["unpatched"])
     if text is None:
         return None
-    for run in find_runs(folder.parent):
-        if (
-            run.problem is not None
-            or run.ended != 0
-            or run.path == folder
-            or run.path.is_relative_to(folder)
-        ):
-            continue
+    runs = {file.parent for file in folder.parent.glob("*/record-0.sqlite")} - {folder}
+    for path in sorted(
+        runs, key=lambda run: (run / "record-0.sqlite").stat().st_mtime, reverse=True
+    ):
         try:
-            record = open_record(run.path)
+            record = open_record(path)
         except RecordError:
             continue
+        if not isinstance(record.fact("run.ended"), int):
+            continue  # it runs still, or died
         script, recorded = record.fact("script") or {}, record.fact("script.text") or {}
         same = recorded.get("sha256") == text["sha256"] and not script.get("patch")
         arguments = redact_arguments(map(str, settings["argv"]))
@@ -95,7 +92,7 @@ def recorded_before(after: Record, folder: Path, settings: Mapping[str, Any]) ->
             continue
         data, since = same_data(record, after)
         if data == "same" or (data == "differ" and since != 0):
-            return run.path
+            return path
     return None
 
 
