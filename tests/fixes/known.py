@@ -106,6 +106,7 @@ def exams(name: str, one: Spelling, line: str | None) -> dict[str, Any]:
     summed = 45.0 if name == "a sum with a weight" else 96.0
     return {
         "shift": {"pairs": [{"line": line, "shift": apart, "axis": 1, "prefix": 0}]},
+        "dependence": {"pairs": [{"input": "tokens.weight"}]},
         "loss_input": {
             "sites": [
                 {

@@ -117,6 +117,25 @@ TWINS = {
         ),
         (S.BY_HAND, "        y, _ = self.attend(x, v, v)\n"),
     ),
+    "mask: attention to another text": twin(
+        "causal-mask-leak",
+        (
+            "    def forward(self, x):\n        T = x.shape[1]\n",
+            "    def forward(self, x, other):\n        T = x.shape[1]\n",
+        ),
+        (
+            "        q, k, v = self.qkv(x).split(D, dim=2)\n",
+            "        q, k, v = self.qkv(x)[..., :D], *self.qkv(other).split(D, dim=2)[1:]\n",
+        ),
+        (S.BY_HAND, "        y = F.scaled_dot_product_attention(q, k, v)\n"),
+    ),
+    "shift: place by place": twin(
+        "targets-misaligned",
+        (
+            S.LOSS,
+            "    loss = F.cross_entropy(logits.view(-1, V), x.view(-1), reduction='none')\n    loss = (loss * keep).mean()\n",
+        ),
+    ),
     "softmax: kept for later": twin(
         "double-softmax",
         (
@@ -234,6 +253,20 @@ def test_no_secret_stands_in_a_diff(tmp_path: Path) -> None:
         Path("train.py").unlink()
         # On another machine nobody can tell whether its lines are those of the file.
         assert fix(tmp_path / f"away{number}", "zero_grad: in the loop", one, **fact) is None
+
+
+def test_beside_an_encoder_no_mask_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attention may be the encoder's as well, which reads its text freely."""
+    one, real = ALL["mask: none in a fused call"], known.exams
+
+    def two_texts(*given: object) -> dict[str, Any]:
+        made = real(*given)  # type: ignore[arg-type]
+        return made | {"dependence": {"pairs": [{"input": "source"}, {"input": "target"}]}}
+
+    monkeypatch.setattr(known, "exams", two_texts)
+    assert fix(tmp_path, "mask: none in a fused call", one) is None
 
 
 def test_a_line_of_another_file_is_not_changed(tmp_path: Path) -> None:

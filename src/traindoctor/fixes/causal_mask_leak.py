@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from traindoctor.checks.base import Finding
 from traindoctor.fixes.masks import corrected
-from traindoctor.fixes.nodes import argument, called, constant, keyword
+from traindoctor.fixes.nodes import argument, called, constant, keyword, names_in, parameters
 from traindoctor.fixes.places import line_of, only
-from traindoctor.fixes.source import Edit, Source
+from traindoctor.fixes.source import MOST_NAMES, Edit, Source
 from traindoctor.fixes.triangles import penalty, triangle
 from traindoctor.record import Record
 
@@ -23,9 +24,10 @@ ATTENDING = {
 
 def fix(source: Source, finding: Finding, record: Record) -> list[Edit]:
     """The attention at the line where later tokens first reach back."""
-    if finding.line is None or not source.at_line(line_of(finding)):
+    statements = source.at_line(line_of(finding))
+    if not statements or not reads_one_text(record):
         return []
-    statement = source.at_line(line_of(finding))[0]
+    statement = statements[0]
     if isinstance(
         statement, ast.FunctionDef | ast.ClassDef | ast.For | ast.While | ast.If | ast.With
     ):
@@ -40,6 +42,28 @@ def fix(source: Source, finding: Finding, record: Record) -> list[Edit]:
     return by_hand(source, softmax) if softmax is not None else []
 
 
+def reads_one_text(record: Record) -> bool:
+    """With an encoder beside the decoder, the attention may be that of both, and the encoder's has no mask."""
+    result = record.exam("dependence")
+    pairs = result.values["pairs"] if result is not None and result.done else []
+    return len({pair.get("input") for pair in pairs}) == 1
+
+
+def of_one_input(source: Source, keys_and_values: Sequence[ast.expr]) -> bool:
+    """Whether keys and values come from the first argument of the function alone: it is no attention to another text."""
+    used = set[str]().union(*map(names_in, keys_and_values))
+    function = source.scope(keys_and_values[0])
+    if not isinstance(function, ast.FunctionDef):
+        return True
+    given = parameters(function)[1 if isinstance(source.parent(function), ast.ClassDef) else 0 :]
+    other = set(given[1:])
+    for _ in range(MOST_NAMES):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and names_in(node.value) & other:
+                other |= {name for target in node.targets for name in names_in(target)}
+    return not used & other
+
+
 # -- scaled_dot_product_attention ------------------------------------------------------------------
 
 
@@ -48,6 +72,9 @@ def of_fused(source: Source, call: ast.Call) -> list[Edit]:
     if any(one.arg is None for one in call.keywords):
         return []
     causal, mask = argument(call, 5, "is_causal"), argument(call, 3, "attn_mask")
+    keys, values = argument(call, 1, "key"), argument(call, 2, "value")
+    if keys is None or values is None or not of_one_input(source, [keys, values]):
+        return []
     if mask is not None and constant(mask) is None and not is_none(mask):
         return corrected(source, mask, hides=lambda one: one.complement)
     if causal is None:
@@ -156,6 +183,8 @@ def by_hand(source: Source, softmax: ast.Call) -> list[Edit]:
     )
     scores = argument(softmax, 0, "input") if of_library else softmax.func.value  # type: ignore[attr-defined]
     if scores is None:
+        return []
+    if not of_one_input(source, [scores]):
         return []
     masked = mask_before(source, scores)
     if masked == "unclear":

@@ -158,6 +158,8 @@ def drawn(source: Source, node: ast.expr) -> ast.Call | None:
 
 def cut_scores(source: Source, loss: Loss) -> list[Edit]:
     """`loss(logits.view(-1, V), ids.view(-1))` -> `loss(logits[:, :-1].reshape(-1, V), ids[:, 1:].reshape(-1))`"""
+    if not reduced(source, loss.call):
+        return []
     edits = []
     for node, cut in ((loss.scores, "[:, :-1]"), (loss.targets, "[:, 1:]")):
         text = cut_and_reshaped(source, node, cut)
@@ -165,6 +167,13 @@ def cut_scores(source: Source, loss: Loss) -> list[Edit]:
             return []
         edits.append(source.replace(node, text))
     return edits
+
+
+def reduced(source: Source, call: ast.Call) -> bool:
+    """One number comes out: losses place by place would no longer fit to what they are multiplied with."""
+    made = source.value(call.func)
+    options = [keyword(one, "reduction") for one in (call, made) if isinstance(one, ast.Call)]
+    return all(one is None or constant(one) in ("mean", "sum") for one in options)
 
 
 def cut_and_reshaped(source: Source, node: ast.expr, cut: str) -> str | None:
