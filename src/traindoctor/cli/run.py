@@ -159,6 +159,7 @@ def watched_run(
 ) -> tuple[int, Diagnosis | None]:
     """The script's exit status, and the verdict that was told (by the first rank)."""
     from traindoctor.capture import arming
+    from traindoctor.cli import verify
     from traindoctor.cli.live import LiveView
 
     folder, quiet = Path(settings["out"]), bool(settings["quiet"])
@@ -171,7 +172,7 @@ def watched_run(
 
     def finish(status: int | str) -> None:
         view.stop()
-        name_the_patch(settings)
+        verify.name_the_patch(settings)
         end_the_doctor(status)
         if first_rank:
             verdicts.append(verdict_at_the_end(settings, json_to, status))
@@ -182,19 +183,6 @@ def watched_run(
 
     status = run(settings["script"], settings["argv"], finish)
     return status, verdicts[0] if verdicts else None
-
-
-def name_the_patch(settings: Mapping[str, Any]) -> None:
-    """What ran is a copy; the record names the script that was typed, and the patch."""
-    from traindoctor.capture import arming
-    from traindoctor.cli.patched_script import clean
-
-    if "patch" not in settings:
-        return
-    clean(Path(settings["script"]).parent)
-    if arming.watch is not None and arming.watch.has_record:
-        script = {"path": settings["typed"], "argv": settings["argv"]}
-        arming.watch.describe(script=script | {"patch": settings["patch"]})
 
 
 def end_the_doctor(status: int | str) -> None:

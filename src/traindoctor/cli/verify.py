@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traindoctor.cli.patched_script import PATCH
+from traindoctor.cli.patched_script import PATCH, clean
 from traindoctor.errors import RecordError
 
 if TYPE_CHECKING:
@@ -42,6 +42,18 @@ def same_start() -> None:
         seed_numpy()
     else:
         sys.meta_path.insert(0, AfterImport("numpy", seed_numpy))
+
+
+def name_the_patch(settings: Mapping[str, Any]) -> None:
+    """What ran is a copy; the record names the script that was typed, and the patch."""
+    from traindoctor.capture import arming
+
+    if "patch" not in settings:
+        return
+    clean(Path(settings["script"]).parent)
+    if arming.watch is not None and arming.watch.has_record:
+        script = {"path": settings["typed"], "argv": settings["argv"]}
+        arming.watch.describe(script=script | {"patch": settings["patch"]})
 
 
 def with_verification(found: Diagnosis, folder: Path, settings: Mapping[str, Any]) -> Diagnosis:

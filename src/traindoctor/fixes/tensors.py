@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from traindoctor.fixes.losses import core
-from traindoctor.fixes.nodes import argument, constant, keyword
+from traindoctor.fixes.nodes import argument, constant, keyword, names_in, parameters
 from traindoctor.fixes.slices import whole
-from traindoctor.fixes.source import Edit, Source
+from traindoctor.fixes.source import MOST_NAMES, Edit, Source
 
 
 def model_input(source: Source, scores: ast.expr) -> ast.expr | None:
@@ -57,3 +58,26 @@ def without_slice(
     if tuple(None if one is None else constant(one) for one in bounds) != (lower, upper):
         return None
     return source.replace(node, source.code(node.value))
+
+
+def of_one_input(source: Source, keys_and_values: Sequence[ast.expr]) -> bool:
+    """Whether keys and values come from the first argument of the function alone: it is no attention to another text."""
+    used = set[str]().union(*map(names_in, keys_and_values))
+    function = source.scope(keys_and_values[0])
+    if not isinstance(function, ast.FunctionDef):
+        return True
+    given = parameters(function)[1 if isinstance(source.parent(function), ast.ClassDef) else 0 :]
+    other = set(given[1:])
+    for _ in range(MOST_NAMES):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and names_in(node.value) & other:
+                other |= {name for target in node.targets for name in names_in(target)}
+    return not used & other
+
+
+def has_torch(source: Source) -> bool:
+    return any(
+        isinstance(node, ast.Import)
+        and any(one.name == "torch" and not one.asname for one in node.names)
+        for node in source.tree.body
+    )
