@@ -13,8 +13,12 @@ from warm_python import warm_run
 
 # What the model is asked for is another task then, and its loss another number.
 NOT_COMPARED = ("causal-mask-leak", "targets-misaligned")
-# So few steps are no proof of a better end: these only have to be verified.
-SMALL_GAIN = ("zero_grad: in a function, with a scaler and accumulation",)
+# Four times the gradient is four times the rate of SGD, and in so few steps a longer one may end lower: the law has to hold.
+OTHER_RATE = (
+    "zero_grad: in a function, with a scaler and accumulation",
+    "scale: micro-batches in a loop",
+    "scale: micro-batches counted",
+)
 
 
 def verdict(folder: Path, *options: str) -> dict:
@@ -45,8 +49,10 @@ def test_from_the_sick_script_to_the_law_that_holds(tmp_path: Path, name: str) -
     if one.cause in NOT_COMPARED or "nll_loss" in one.text:
         assert gained is None
         assert "cannot be compared" in verified["said"]
-    elif name not in SMALL_GAIN:
-        assert gained == "inf" or gained > 0 or verified["loss"]["before"] == "nan"
+    elif verified["loss"]["before"] in ("nan", "inf"):
+        assert isinstance(verified["loss"]["after"], float)
+    elif name not in OTHER_RATE:
+        assert gained > 0
     assert (tmp_path / "train.py").read_text() == one.text
 
 
