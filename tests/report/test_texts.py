@@ -96,3 +96,19 @@ def test_the_first_sequence_is_shown_as_text_or_numbers() -> None:
     assert "7 4 11" in first_rows.report(exams, lambda ids: {}[ids[0]])
     assert first_rows.report([], letters) == ""
     assert first_rows.find_decoder({"text": "encode and decode are methods of str, too"}) is None
+
+
+def test_a_fix_stands_below_what_to_change_and_what_it_did_on_top() -> None:
+    diff = "--- a/x.py\n+++ b/x.py\n@@ -3,4 +3,5 @@\n a\n b\n-    c(1)\n+    c(2)\n+    d()\n e\n@@ -20 +21 @@\n-f\n+g\n"
+    made = sample.sick()
+    cause = replace(made.causes[0], fix=diff)
+    made = replace(made, causes=(cause,), reproduce="traindoctor run -m x --y")
+    text = terminal.report(made)
+    lines = text[text.index("  fix  ") :].splitlines()[:7]
+    assert [line[13:] for line in lines] == [
+        "line 5:", "-    c(1)", "+    c(2)", "+    d()", "line 20:", "-f", "+g",
+    ]  # fmt: skip
+    told = terminal.report(replace(made, verified={"said": "the law now holds"}))
+    assert "\n\n  verified   the law now holds\n" in told
+    steps = terminal.next_steps(made, Path("runs/x").absolute())
+    assert "traindoctor run --verify-fix runs/x/fix.diff -m x --y\n" in steps

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("runs", "List runs."),
     "export": ("export", "Give a run away: Hugging Face folder, CSV or Parquet."),
     "import": ("import_", "Turn metrics of another tool into a record."),
+    "mcp": ("mcp", "Serve these commands to coding agents (Model Context Protocol, stdio)."),
 }
 
 

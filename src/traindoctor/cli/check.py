@@ -7,7 +7,7 @@ import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "--json",
     "json_file",
     metavar="FILE",
-    help="Also write the verdict as JSON; - for standard output.",
+    help="Also write the verdict as JSON; - for standard output (the script's own goes to standard error).",
 )
 @click.option(
     "--data",
@@ -73,10 +73,13 @@ def command(
 
     Exit status: 0 healthy, 1 sick, 2 wrong use, 3 inconclusive.
     """
+    from traindoctor.cli.stdout_alone import stdout_for_json
+
+    json_to = stdout_for_json() if json_file == "-" else json_file
     if data or (target is not None and target.startswith("-")):
         # Everything that is no option of ours is the trainer's.
         extra = ([target] if target else []) + list(arguments)
-        return tell(of_trainer(data, extra, seconds, layers), json_file)
+        return tell(of_trainer(data, extra, seconds, layers), json_to)
     if target is None:
         raise TraindoctorError(
             "check needs a script, a file with a patient() function, or --data PATH"
@@ -85,21 +88,21 @@ def command(
     if not path.is_file():
         raise TraindoctorError(f"there is no file {target!r}; give a Python script")
     if defines_patient(path):
-        return tell(of_patient(path, arguments, seconds, layers), json_file)
-    return tell(of_script(target, arguments, seconds, layers), json_file)
+        return tell(of_patient(path, arguments, seconds, layers), json_to)
+    return tell(of_script(target, arguments, seconds, layers), json_to)
 
 
-def tell(found: Checkup, json_file: str | None) -> int:
-    """Prints table and verdict, writes the JSON, gives the exit status."""
+def tell(found: Checkup, json_to: str | IO[str] | None) -> int:
+    """Prints table and verdict, or writes the JSON alone to the stream; gives the exit status."""
     from traindoctor.cli.diagnose import STATUS
     from traindoctor.report import checklist, first_rows, terminal
     from traindoctor.report import json as json_report
 
     table = checklist.lines(found.diagnosis, found.asked, found.exams, found.unmade)
-    if json_file is not None:
+    if json_to is not None:
         rows = [line.as_dict() for line in table]
-        json_report.write(found.diagnosis, json_file, exams=rows)
-    if json_file != "-":
+        json_report.write(found.diagnosis, json_to, exams=rows)
+    if json_to is None or isinstance(json_to, str):
         width = terminal.width_of(sys.stdout)
         click.echo(checklist.report(found.diagnosis, found.asked, table, width=width))
         first = first_rows.report(found.exams, found.decode, width=width)

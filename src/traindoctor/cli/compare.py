@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -35,7 +35,7 @@ class Compare(click.Command):
     "--json",
     "json_file",
     metavar="FILE",
-    help="Also write the answer as JSON; - for standard output.",
+    help="Also write the answer as JSON; - for standard output (what A and B print goes to standard error).",
 )
 @click.option(
     "--report",
@@ -89,12 +89,15 @@ def command(
 
     Exit status: 0 equal, 1 different, 2 wrong use, 3 inconclusive.
     """
+    from traindoctor.cli.stdout_alone import stdout_for_json
+
+    json_to = stdout_for_json() if json_file == "-" else json_file
     if report_file is not None and report_file.suffix != ".html":
         raise TraindoctorError(
             f"--report writes a page: give a name that ends in .html, not {report_file}"
         )
     if is_run(a) or is_run(b):
-        return of_runs(a, b, json_file, report_file)
+        return of_runs(a, b, json_to, report_file)
     from traindoctor import comparison
 
     words = ["traindoctor", "compare", a, b, "--steps", str(steps)]
@@ -106,13 +109,13 @@ def command(
         reproduce=shlex.join(words),
     )
     found = comparison.compare_sides(side(a), side(b), options)
-    if json_file is not None:
-        write_json(found.as_dict(), json_file)
+    if json_to is not None:
+        write_json(found.as_dict(), json_to)
     if report_file is not None:
         from traindoctor.compare.page import write_page
 
         write_page(found, report_file)
-    if json_file != "-":
+    if json_to is None or isinstance(json_to, str):
         tell(found)
     return STATUS[found.verdict]
 
@@ -127,7 +130,7 @@ def is_run(text: str) -> bool:
     return bool(record_files(path)) if path.is_dir() else path.suffix in RECORDS
 
 
-def of_runs(a: str, b: str, json_file: str | None, report_file: Path | None) -> int:
+def of_runs(a: str, b: str, json_to: str | IO[str] | None, report_file: Path | None) -> int:
     """Two recorded runs: verdicts, tests, curves, settings, environment and the scripts side by side."""
     from traindoctor.cli.diagnose import read
     from traindoctor.compare.runs import compare_runs
@@ -143,9 +146,9 @@ def of_runs(a: str, b: str, json_file: str | None, report_file: Path | None) -> 
             "--report draws tensors, and a record has none: `traindoctor ui` shows the curves of two runs"
         )
     found = compare_runs(read(Path(a)), read(Path(b)), titles=(a, b))
-    if json_file is not None:
-        write_json(found.as_dict(), json_file)
-    if json_file != "-":
+    if json_to is not None:
+        write_json(found.as_dict(), json_to)
+    if json_to is None or isinstance(json_to, str):
         for line in found.lines(terminal.width_of(sys.stdout)):
             click.echo(line)
     return int(found.different)
@@ -184,10 +187,10 @@ def tell(found: Answer) -> None:
         click.echo(line)
 
 
-def write_json(data: dict[str, Any], file: str) -> None:
+def write_json(data: dict[str, Any], file: str | IO[str]) -> None:
     text = json.dumps(data, indent=1, allow_nan=False)
-    if file == "-":
-        click.echo(text)
+    if not isinstance(file, str):
+        click.echo(text, file=file)
         return
     try:
         Path(file).write_text(text + "\n", encoding="utf-8")

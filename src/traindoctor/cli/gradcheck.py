@@ -15,14 +15,24 @@ from traindoctor.errors import TraindoctorError
 
 @click.command("gradcheck")
 @click.argument("target", metavar="MODULE:FUNCTION")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Also write the answer as JSON; - for standard output (what the module prints goes to standard error).",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the random directions.")
-def command(target: str, seed: int) -> int:
+def command(target: str, json_file: str | None, seed: int) -> int:
     """Test a hand-written gradient against its forward.
 
     MODULE is a module or a file, FUNCTION a function without arguments in it that returns what is to be tested:
     `(fn, inputs)`, or `(fn, inputs, reference)`. fn is a function, an nn.Module, an autograd.Function's apply or a
     traindoctor Adapter around C code. Exit status: 0 all pass, 1 something is wrong, 3 it cannot be decided.
     """
+    from traindoctor.cli.compare import write_json
+    from traindoctor.cli.stdout_alone import stdout_for_json
+
+    json_to = stdout_for_json() if json_file == "-" else json_file
     module, _, name = target.rpartition(":")
     if not module or not name:
         raise TraindoctorError(f"expected MODULE:FUNCTION (my_kernels:case), got {target!r}")
@@ -37,7 +47,10 @@ def command(target: str, seed: int) -> int:
     from traindoctor.exams.gradcheck import gradcheck
 
     result = gradcheck(*made, seed=seed)
-    click.echo(str(result))
+    if json_to is not None:
+        write_json({"target": target, **result.as_dict()}, json_to)
+    if json_file != "-":
+        click.echo(str(result))
     return 0 if result else {"wrong": 1, "undecided": 3}[result.outcome]
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from traindoctor.cli.sizes import Bytes
-from traindoctor.errors import RecordError
+from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.integrations.board_beside import BOARDS, BoardBeside, require
 
 if TYPE_CHECKING:
     from traindoctor.diagnosis import Diagnosis
 
+# Where the JSON goes.
+Target = Path | IO[str] | None
 # Ranks end one after the other; the one that tells the verdict waits so long for the others' records.
 RANKS_SECONDS = 10.0
 
@@ -26,7 +29,12 @@ RANKS_SECONDS = 10.0
     context_settings={"allow_interspersed_args": False},
 )
 @click.option("--out", metavar="DIR", help="Folder of the run (default: a new one under runs/).")
-@click.option("--json", "json_file", metavar="FILE", help="Write the verdict as JSON.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Write the verdict as JSON; - for standard output (the script's own goes to standard error).",
+)
 @click.option(
     "--budget",
     type=click.FloatRange(min=0.0, max=100.0),
@@ -59,6 +67,12 @@ RANKS_SECONDS = 10.0
     help="Send the health measures and the verdict to a board as the run goes on.",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing of our own.")
+@click.option(
+    "--verify-fix",
+    "patch_file",
+    metavar="PATCH",
+    help="Run a copy of the script with this unified diff, and say whether what was broken now holds.",
+)
 @click.option("-m", "module", is_flag=True, help="Run a module, as python -m does.")
 @click.argument("target", metavar="SCRIPT.PY | -m MODULE")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
@@ -74,6 +88,7 @@ def command(
     ui: bool,
     board: str | None,
     quiet: bool,
+    patch_file: str | None,
     module: bool,
     target: str,
     arguments: tuple[str, ...],
@@ -81,24 +96,37 @@ def command(
     """Run a training script unchanged, watch it, and say why it does not learn.
 
     Everything after the script's name belongs to the script. The exit status is the script's own.
+
+    With --verify-fix the script itself is not changed; the verdict is that of its patched copy, and it is compared
+    with the run without the change.
     """
     from traindoctor.capture import arming, runner
     from traindoctor.capture.folders import new_folder
+    from traindoctor.cli import verify
     from traindoctor.cli.live import open_page
+    from traindoctor.cli.patched_script import patched
+    from traindoctor.cli.stdout_alone import stdout_for_json
 
+    if patch_file is not None and module:
+        raise TraindoctorError("--verify-fix patches a script: give its file instead of -m")
+    if patch_file is not None and int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
+        raise TraindoctorError("--verify-fix runs in one process: start it without torchrun")
     name = target.rpartition(".")[2] if module else Path(target).stem
     if board is not None:
         require(board)
     if not module:
         runner.check_script(target)  # before a folder is made for a run that cannot be
+    change = None if patch_file is None else patched(target, patch_file)
     run = runner.run_module if module else runner.run_script
+    json_to = Path(json_file).absolute() if json_file not in (None, "-") else None
     try:
-        folder = new_folder(name, out)
+        folder = new_folder(name if change is None else f"{name}-fixed", out)
     except RecordError as error:  # a full or read-only disk: the script can do without us
+        if change is not None:
+            raise
         arming.say(f"{error}. The script runs without being watched.")
         return run(target, arguments, lambda status: None)
-    json_path = None if json_file is None else Path(json_file).absolute()
-    settings = {
+    settings: dict[str, Any] = {
         "out": str(folder),
         "budget": budget / 100,
         "replay": not no_replay,
@@ -111,17 +139,27 @@ def command(
         "stop_when_sick": stop_when_sick,
         "quiet": quiet,
     }
+    if change is not None:
+        assert patch_file is not None
+        copy = change.lay_out(folder)
+        settings |= {"script": str(copy), "unpatched": os.path.abspath(target), "typed": target}
+        settings["patch"] = patch_file
+    if change is not None or os.environ.pop(verify.VARIABLE, ""):
+        verify.same_start()
     if ui:
         open_page(folder, quiet=quiet)
-    status, found = watched_run(run, settings, board, json_path)
+    status, found = watched_run(
+        run, settings, board, stdout_for_json() if json_file == "-" else json_to
+    )
     return 1 if strict and found is not None and found.verdict == "sick" else status
 
 
 def watched_run(
-    run: Callable[..., int], settings: dict[str, Any], board: str | None, json_path: Path | None
+    run: Callable[..., int], settings: dict[str, Any], board: str | None, json_to: Target
 ) -> tuple[int, Diagnosis | None]:
     """The script's exit status, and the verdict that was told (by the first rank)."""
     from traindoctor.capture import arming
+    from traindoctor.cli import verify
     from traindoctor.cli.live import LiveView
 
     folder, quiet = Path(settings["out"]), bool(settings["quiet"])
@@ -134,9 +172,10 @@ def watched_run(
 
     def finish(status: int | str) -> None:
         view.stop()
+        verify.name_the_patch(settings)
         end_the_doctor(status)
         if first_rank:
-            verdicts.append(verdict_at_the_end(folder, json_path, status, quiet=quiet))
+            verdicts.append(verdict_at_the_end(settings, json_to, status))
         if beside is not None:
             told = beside.finish()
             if not quiet:
@@ -155,7 +194,7 @@ def end_the_doctor(status: int | str) -> None:
 
 
 def verdict_at_the_end(
-    folder: Path, json_path: Path | None, status: int | str, *, quiet: bool
+    settings: Mapping[str, Any], json_to: Target, status: int | str
 ) -> Diagnosis:
     """Where a child of the script was first to train, the script's own record lies beside that one."""
     from traindoctor.capture import arming
@@ -163,27 +202,30 @@ def verdict_at_the_end(
     watch = arming.watch
     recorded = watch is not None and watch.has_record
     return verdict(
-        watch.out if watch and recorded else folder,
-        json_path,
-        quiet=quiet,
+        watch.out if watch and recorded else Path(settings["out"]),
+        json_to,
+        quiet=bool(settings["quiet"]),
         status=status,
         unrecorded=watch.unrecorded if watch else None,
         ended_early=watch.record_writer.failed if watch and recorded else None,
+        verify=settings if "patch" in settings else None,
     )
 
 
 def verdict(
     folder: Path,
-    json_path: Path | None,
+    json_to: Target,
     *,
     quiet: bool,
     status: int | str = 0,
     unrecorded: str | None = None,
     ended_early: str | None = None,
+    verify: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
     """Judges the record of all ranks, prints to standard error and writes the JSON.
 
-    `unrecorded` says why there is no record: that is told even to those who want no other word of ours.
+    `unrecorded` says why there is no record: that is told even to those who want no other word of ours. `verify`: the
+    settings of a patched run, whose verdict says what the change did.
     """
     from traindoctor.capture.arming import say
     from traindoctor.diagnosis import diagnose
@@ -194,6 +236,15 @@ def verdict(
     wait_for_ranks(folder)
     recorded = unrecorded is None and bool(list(folder.glob("record-*.sqlite")))
     diagnosis = diagnose(open_record(folder) if recorded else Record(), ended_early=ended_early)
+    if verify is not None and recorded:
+        from traindoctor.cli.verify import with_verification
+
+        try:
+            diagnosis = with_verification(diagnosis, folder, verify)
+        except TraindoctorError as error:
+            diagnosis = replace(diagnosis, notes=(str(error), *diagnosis.notes))
+    if (fix := next((cause.fix for cause in diagnosis.causes if cause.fix), None)) is not None:
+        (folder / terminal.FIX_FILE).write_text(fix, encoding="utf-8")
     if unrecorded is not None:
         say(unrecorded)
     elif recorded and not quiet:
@@ -202,8 +253,8 @@ def verdict(
         print(f"  recorded in {folder}", file=sys.stderr)
     elif not quiet:
         say(f"INCONCLUSIVE [0 steps]: {why_nothing(status)}: nothing was trained")
-    if json_path is not None:
-        json_report.write(diagnosis, json_path)
+    if json_to is not None:
+        json_report.write(diagnosis, json_to)
     return diagnosis
 
 

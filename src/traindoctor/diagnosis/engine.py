@@ -18,6 +18,7 @@ from traindoctor.diagnosis.rules import OUTCOME_ONLY, URGENT, consequences
 from traindoctor.diagnosis.symptoms import symptoms
 from traindoctor.diagnosis.verdict import ENOUGH_STEPS, RUN, Diagnosis, Run, judge
 from traindoctor.errors import RecordError, TraindoctorError
+from traindoctor.fixes import fix_for
 from traindoctor.record import ExamResult, Record, open_record
 from traindoctor.record.stages import later_stages, of_the_stage, stretches
 
@@ -58,7 +59,7 @@ def diagnose(
         command=command_of(record),
         proven=record.fact("doctor.proven", {}),
     )
-    return judge(
+    made = judge(
         outcomes,
         run,
         overhead_percent=percent,
@@ -66,6 +67,13 @@ def diagnose(
         after_seconds=after_seconds(record),
         notes=(*notes, *(_first_and_last(n.text) for n in record.notes if n.level == "fault")),
     )
+    return made if run.running else with_fixes(made, record)
+
+
+def with_fixes(made: Diagnosis, record: Record) -> Diagnosis:
+    """The causes with the diffs that cure them, where the script's text allows a change that is surely right."""
+    causes = [replace(one, fix=fix_for(one.finding, record)) for one in made.causes]
+    return replace(made, causes=tuple(causes))
 
 
 def _as_it_ended(record: Record, outcome: Outcome) -> Outcome:
@@ -113,6 +121,8 @@ def command_of(record: Record) -> str | None:
     if not isinstance(script, Mapping) or not script.get("path"):
         return None
     module = ["-m"] if script.get("module") else []
+    if script.get("patch"):
+        module = ["--verify-fix", str(script["patch"])]
     return RUN + shlex.join([*module, str(script["path"]), *map(str, script.get("argv") or ())])
 
 

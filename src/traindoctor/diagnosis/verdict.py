@@ -49,6 +49,8 @@ class Cause:
     explained_by: tuple[str, ...] = ()
     proven_step: int | None = None
     """Completed steps when the doctor first had the proof; None: only afterwards."""
+    fix: str | None = None
+    """A unified diff of the script, where the change is mechanical."""
 
     @property
     def is_root(self) -> bool:
@@ -81,6 +83,8 @@ class Diagnosis:
     after_seconds: float | None = None
     """Tests that were made when the script had ended."""
     notes: tuple[str, ...] = ()
+    verified: Mapping[str, Any] | None = None
+    """What a change of the script did (compare/verification.py)."""
 
     @property
     def applicable(self) -> int:

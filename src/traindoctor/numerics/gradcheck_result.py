@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from traindoctor.errors import GradcheckError
 
@@ -64,6 +65,17 @@ class GradcheckResult:
             failed = [str(one) for one in self.inputs if one.outcome != "pass"]
             text = "; ".join(failed) or "there was no gradient to test"
             raise GradcheckError(text, result=self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; NaN and infinity become strings, because JSON has none."""
+        inputs = [
+            {
+                name: v if not isinstance(v, float) or math.isfinite(v) else str(v)
+                for name, v in asdict(one).items()
+            }
+            for one in self.inputs
+        ]
+        return {"outcome": self.outcome, "inputs": inputs}
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.inputs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,19 @@ class Run:
     """Why its record cannot be read; then nothing else is known."""
 
 
-def find_runs(folder: Path) -> list[Run]:
-    """Runs in a folder and below, newest first; one whose record cannot be read is listed as such."""
+def find_runs(folder: Path, allowed: Callable[[Path], bool] = lambda path: True) -> list[Run]:
+    """Runs in a folder and below, newest first; one whose record cannot be read is listed as such.
+
+    `allowed`: whether a record may be opened at all (it may be a link).
+    """
     if not is_there(folder):
         raise RecordError(f"there is no folder {folder}: give one that holds runs")
     if not folder.is_dir():
         raise RecordError(f"{folder} is a file: give a folder that holds runs")
     found = []
     for path in sorted({file.parent for file in folder.rglob("record-*.sqlite")}):
+        if not all(map(allowed, path.glob("record-*.sqlite*"))):
+            continue
         if any(part.startswith("earlier-") for part in path.relative_to(folder).parts):
             continue
         if not record_files(path):

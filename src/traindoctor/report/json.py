@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from traindoctor.checks.base import Evidence, Finding, NotJudged
 from traindoctor.diagnosis import Cause, Diagnosis, Symptom, more_time
 from traindoctor.errors import TraindoctorError
 
 # 1 (2026-11): first form. 2 (2026-11): `untested` for `not_judged`, with a code, a sentence and a command; what does not
-# apply and what is only slow apart from the causes; coverage; the kind of proof. Described by verdict.schema.json.
+# apply and what is only slow apart from the causes; coverage; the kind of proof. Since 0.2 `fix` is filled in where the
+# change is mechanical, and `verified` joined. Described by verdict.schema.json.
 FORMAT = 2
 SCHEMA = Path(__file__).with_name("verdict.schema.json")
 
@@ -43,6 +44,7 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "overhead_seconds": diagnosis.overhead_seconds,
         "after_seconds": diagnosis.after_seconds,
         "reproduce": diagnosis.reproduce,
+        "verified": None if diagnosis.verified is None else dict(diagnosis.verified),
     }
 
 
@@ -64,6 +66,7 @@ def read(text: str, source: str = "the verdict") -> dict[str, Any]:
 def _cause(cause: Cause) -> dict[str, Any]:
     return {
         **_finding(cause.finding),
+        "fix": cause.fix,
         "proven_step": cause.proven_step,
         "consequences": list(cause.consequences),
         "explained_by": list(cause.explained_by),
@@ -130,12 +133,16 @@ def report(diagnosis: Diagnosis, **more: Any) -> str:
     return json.dumps({**as_dict(diagnosis), **more}, indent=1, ensure_ascii=False) + "\n"
 
 
-def write(diagnosis: Diagnosis, path: Path | str, **more: Any) -> None:
-    """Writes the file whole or not at all; `-` is standard output."""
-    if str(path) == "-":
+def write(diagnosis: Diagnosis, target: Path | str | IO[str], **more: Any) -> None:
+    """Writes the file whole or not at all; `-` is standard output, and an open stream is written to."""
+    if not isinstance(target, Path | str):
+        target.write(report(diagnosis, **more))
+        target.flush()
+        return
+    if str(target) == "-":
         print(report(diagnosis, **more), end="")
         return
-    target = Path(path)
+    path, target = target, Path(target)
     part = target.with_name(target.name + ".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ Lines are wrapped by us, so a log file and an 80-column window read the same; co
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import textwrap
@@ -21,6 +22,8 @@ MAX_EVIDENCE = 3
 MAX_CAUSES = 3
 MAX_NAMES = 6
 MAX_REASONS = 4
+# In the folder of a run: the change that the verdict offers.
+FIX_FILE = "fix.diff"
 _COLOUR = {
     "sick": "bold red",
     "healthy": "bold green",
@@ -38,6 +41,8 @@ def report(diagnosis: Diagnosis, *, width: int = 80) -> str:
     """The whole verdict as plain text."""
     width = max(MIN_WIDTH, width)
     lines = _wrap(_headline(diagnosis), width)
+    if diagnosis.verified is not None:
+        lines += ["", *_field("verified", str(diagnosis.verified["said"]), width)]
     roots = [cause for cause in diagnosis.causes if cause.is_root]
     shown = [cause for cause in roots if cause.finding.status != "possible"][:MAX_CAUSES]
     for count, cause in enumerate(shown, 1):
@@ -56,6 +61,9 @@ def next_steps(diagnosis: Diagnosis, folder: Path) -> str:
     commands = [f"traindoctor ui {run}", f"traindoctor report {run}"]
     if diagnosis.causes:
         commands.insert(0, f"traindoctor explain {diagnosis.causes[0].finding.cause}")
+    if diagnosis.reproduce and any(cause.fix for cause in diagnosis.causes):
+        again = diagnosis.reproduce.partition(" run ")[2]
+        commands.insert(1, f"traindoctor run --verify-fix {run}/{FIX_FILE} {again}")
     leads = ["  next       ", *[" " * 13] * len(commands)]
     return "".join(f"{lead}{command}\n" for lead, command in zip(leads, commands))
 
@@ -91,9 +99,27 @@ def _cause(cause: Cause, width: int, count: int | None) -> list[str]:
     for item in found.evidence[:MAX_EVIDENCE]:
         lines += _field("proof", proof(item), width)
     lines += _field("change", found.remedy, width)
+    if cause.fix is not None:
+        lines += _fix(cause.fix)
     if cause.consequences:
         lines += _field("explains", listed(list(cause.consequences), MAX_NAMES), width)
     return lines
+
+
+def _fix(diff: str) -> list[str]:
+    """The lines that change, as they stand in the script and below their number: code is never wrapped."""
+    lines: list[str] = []
+    at, last = 0, ""
+    for line in diff.splitlines()[2:]:
+        if found := re.match(r"@@ -(\d+)", line):
+            at = int(found[1])
+        elif line[:1] in ("+", "-"):
+            lines += [f"line {at}:"] if not lines or last not in ("+", "-") else []
+            lines.append(line)
+        last = line[:1]
+        at += last in (" ", "-")
+    leads = ["  fix        ", *[" " * 13] * len(lines)]
+    return [lead + line for lead, line in zip(leads, lines)]
 
 
 def _rest(diagnosis: Diagnosis, width: int) -> list[str]:

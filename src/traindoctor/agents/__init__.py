@@ -1,0 +1,1 @@
+"""What coding agents are given: a server of tools (Model Context Protocol) with small, structured answers."""
