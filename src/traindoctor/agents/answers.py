@@ -8,9 +8,10 @@ from typing import Any
 
 from traindoctor.compare.runs import RunComparison
 from traindoctor.record import Record
+from traindoctor.record.progress import main_loss
 from traindoctor.record.runs import Run
 from traindoctor.report.json import plain
-from traindoctor.report.payload import main_loss, series_names, series_payload
+from traindoctor.report.payload import series_names, series_payload
 
 MOST_CAUSES, MOST_EVIDENCE, MOST_NOTES, MOST_UNTESTED = 3, 3, 3, 8
 MOST_POINTS, USUAL_POINTS = 500, 100
