@@ -296,15 +296,15 @@ def not_comparable(check: Check, kind: str, reason: str) -> Outcome:
 def without_optimizer(check: Check, record: Record) -> Outcome:
     """No optimizer of torch has stepped."""
     if watched(record) and record.num_steps >= ENOUGH_LOOKS:
-        return check.not_applicable("the script updates its weights without an optimizer of torch")
-    return check.not_judged("no optimizer of torch was seen to step", why="not-measured")
+        return check.not_applicable("the script updates its weights without a PyTorch optimizer")
+    return check.not_judged("no step of a PyTorch optimizer was seen", why="not-measured")
 
 
 def without_text(check: Check, record: Record) -> Outcome:
     """No text was written while the run was watched."""
     if watched(record):
-        return check.not_applicable("the run writes no text")
-    return check.not_judged("whether the run writes text is not known", why="not-measured")
+        return check.not_applicable("the run generates no text")
+    return check.not_judged("it is not known whether the run generates text", why="not-measured")
 
 
 def wanted_exam(record: Record, exam: str) -> ExamResult:

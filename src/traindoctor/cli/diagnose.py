@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from traindoctor.cli.after import print_verdict
 from traindoctor.diagnosis import Diagnosis, diagnose
 from traindoctor.errors import RecordError
 from traindoctor.logs import read_log
@@ -14,7 +15,6 @@ from traindoctor.plain_files import is_there
 from traindoctor.record import Record, open_record
 from traindoctor.record.reader import record_files
 from traindoctor.report import json as json_report
-from traindoctor.report import terminal
 
 # Exit status of `check` and `diagnose`; 2 is wrong use.
 STATUS = {"healthy": 0, "sick": 1, "inconclusive": 3, "running": 3}
@@ -32,12 +32,12 @@ def read(source: Path, *, vocab_size: int | None = None) -> Record:
     return read_log(source, vocab_size=vocab_size)
 
 
-def tell(diagnosis: Diagnosis, json_file: str | None) -> int:
+def tell(diagnosis: Diagnosis, record: Record, source: Path, json_file: str | None) -> int:
     """Prints the verdict (JSON on standard output replaces it) and gives the exit status."""
     if json_file is not None:
         json_report.write(diagnosis, json_file)
     if json_file != "-":
-        terminal.show(diagnosis, sys.stdout)
+        print_verdict(diagnosis, record, sys.stdout, source)
     return STATUS[diagnosis.verdict]
 
 
@@ -63,4 +63,5 @@ def command(json_file: str | None, vocab_size: int | None, source: Path) -> int:
 
     Exit status: 0 healthy, 1 sick, 2 wrong use, 3 inconclusive.
     """
-    return tell(diagnose(read(source, vocab_size=vocab_size)), json_file)
+    record = read(source, vocab_size=vocab_size)
+    return tell(diagnose(record), record, source, json_file)

@@ -186,20 +186,19 @@ def verdict(
     `unrecorded` says why there is no record: that is told even to those who want no other word of ours.
     """
     from traindoctor.capture.arming import say
+    from traindoctor.cli.after import print_verdict
     from traindoctor.diagnosis import diagnose
     from traindoctor.record import Record, open_record
     from traindoctor.report import json as json_report
-    from traindoctor.report import terminal
 
     wait_for_ranks(folder)
     recorded = unrecorded is None and bool(list(folder.glob("record-*.sqlite")))
-    diagnosis = diagnose(open_record(folder) if recorded else Record(), ended_early=ended_early)
+    record = open_record(folder) if recorded else Record()
+    diagnosis = diagnose(record, ended_early=ended_early)
     if unrecorded is not None:
         say(unrecorded)
     elif recorded and not quiet:
-        terminal.show(diagnosis, sys.stderr)
-        sys.stderr.write(terminal.next_steps(diagnosis, folder))
-        print(f"  recorded in {folder}", file=sys.stderr)
+        print_verdict(diagnosis, record, sys.stderr, folder)
     elif not quiet:
         say(f"INCONCLUSIVE [0 steps]: {why_nothing(status)}: nothing was trained")
     if json_path is not None:

@@ -46,7 +46,7 @@ FEWEST_ROUNDS = 2
 PARTS, PART = 3, 4
 # Most scripts that clip the norm of their gradients clip it here.
 USUAL_LIMIT = 1.0
-NO_DECAY = {"no decay": Change(settings={"weight_decay": 0.0}, decay_by_hand=False)}
+NO_DECAY = {"no weight decay": Change(settings={"weight_decay": 0.0}, decay_by_hand=False)}
 USUAL_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
@@ -332,7 +332,9 @@ def experiment_schedule(patient: Patient) -> dict[str, Any]:
     peak = max(_rates(patient), default=0.0)
     if peak <= 0:
         raise NotPossible("the rates of the run are not known")
-    return compare(plan, {"highest rate": Change(absolute_rate=peak)}, seconds=patient.seconds)
+    return compare(
+        plan, {"highest learning rate": Change(absolute_rate=peak)}, seconds=patient.seconds
+    )
 
 
 def decayed(patient: Patient) -> bool:

@@ -41,14 +41,20 @@ def padding_in_loss(record: Record) -> Outcome:
         easy = (pair["nll_padding"] or 0.0) < 0.5 * (pair["nll_elsewhere"] or 0.0)
         return padding_in_loss.finding(
             evidence(
-                "share of counted targets that are padding", pair["counted"], 0.0, step=result.step
+                "share of the targets in the loss that are padding",
+                pair["counted"],
+                0.0,
+                step=result.step,
             ),
             evidence("loss on padding", pair["nll_padding"], step=result.step),
             evidence("loss elsewhere", pair["nll_elsewhere"], step=result.step),
             status=None if easy else "likely",
             line=pair["line"],
             since_step=0,
-            summary=f"{pair['counted']:.0%} of the targets that count are padding (token {pair['token']})",
+            summary=(
+                f"{pair['counted']:.0%} of the targets in the loss are padding (token "
+                f"{pair['token']})"
+            ),
             grade="exact",
         )
-    return padding_in_loss.clear("no counted target lies in padding")
+    return padding_in_loss.clear("no padding position counts as a target")

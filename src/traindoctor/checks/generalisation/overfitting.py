@@ -45,7 +45,7 @@ def overfitting(record: Record) -> Outcome:
     held_out = record["loss.eval"].finite()
     train = training_loss(record)
     if train is None:
-        return overfitting.not_judged("the training loss was seen too rarely")
+        return overfitting.not_judged("the training loss was recorded too rarely")
     if len(held_out) < EVALUATIONS:
         return overfitting.not_judged(
             f"{len(held_out)} evaluations were seen, {EVALUATIONS} are needed"
@@ -61,12 +61,12 @@ def overfitting(record: Record) -> Outcome:
     if math.isnan(then) or now > then - max(
         NOISE_FACTOR * _level_noise(train.finite()), 0.01 * abs(then)
     ):
-        return overfitting.clear("the training loss does not fall while the held-out loss rises")
+        return overfitting.clear("the training loss is not falling while the held-out loss rises")
     if last < now * (1 + GAP):
         return overfitting.clear("the held-out loss is near the training loss")
     return overfitting.finding(
         evidence("held-out loss at the end", last, best, noise=noise, step=since),
-        evidence("training loss in that time", now, then, step=since),
+        evidence("training loss meanwhile", now, then, step=since),
         grade="statistic",
         summary=f"The held-out loss rises from {best:.3f} (step {since}) to {last:.3f} while the training loss "
         f"falls from {then:.3f} to {now:.3f}",

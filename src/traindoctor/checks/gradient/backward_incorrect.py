@@ -68,16 +68,18 @@ def backward_incorrect(record: Record) -> Outcome:
     """
     whole = record.exam("tape_gradient")
     if whole is None:
-        return backward_incorrect.not_judged("the gradient was not compared", wants="tape_gradient")
+        return backward_incorrect.not_judged("the gradient was not checked", wants="tape_gradient")
     alone = record.exam("functions_alone")
     if whole.done and whole.values.get("written_over"):
         return _written_over(whole)
     if whole.done and not _differs(whole.values) and not whole.values["opaque"]:
         largest = whole.values["difference"]
-        return backward_incorrect.clear(f"the replayed gradient differs by {largest:.1e}")
+        return backward_incorrect.clear(
+            f"the gradient is that of autograd on the same step, to within {largest:.1e}"
+        )
     if alone is None:
         return backward_incorrect.not_judged(
-            "its Functions were not tested", wants="functions_alone"
+            "the custom Functions were not tested", wants="functions_alone"
         )
     if alone.done:
         found = _guilty(whole, alone)
@@ -85,7 +87,7 @@ def backward_incorrect(record: Record) -> Outcome:
             return found
     if not whole.done:
         if alone.outcome == "not-applicable":
-            return backward_incorrect.not_applicable("no backward pass is written by hand")
+            return backward_incorrect.not_applicable("no backward pass is hand-written")
         return backward_incorrect.not_judged(whole.reason, wants="tape_gradient")
     unseen = _unseen(whole, alone)
     differences = record.exam("finite_difference")
@@ -104,16 +106,21 @@ def _written_over(whole: ExamResult) -> Finding:
     return backward_incorrect.finding(
         _against_replay(values),
         evidence(
-            "... and against a replay that makes the write as well",
+            "the same, with the write made in the repeated step as well",
             write["difference"],
             0.0,
             noise=values["noise"],
             step=values["step"],
         ),
-        summary=f"a value that the backward pass needs is written over before it ({write['op']}, {write['line']}): "
-        "the gradient is made of other values than the loss",
-        remedy="Work on a copy: `.detach().clone()` instead of `.data` before any write. Autograd does not notice writes "
-        "through `.data` or a NumPy view.",
+        summary=(
+            "a value that backward needs is overwritten before backward runs "
+            f"({write['op']}, {write['line']}): the gradient is computed from other values "
+            "than the loss"
+        ),
+        remedy=(
+            "Work on a copy: use `.detach().clone()` instead of `.data` before writing. "
+            "Autograd does not notice writes through `.data` or a NumPy view."
+        ),
         line=write["line"],
         since_step=0,
         grade="exact",
@@ -122,7 +129,7 @@ def _written_over(whole: ExamResult) -> Finding:
 
 def _against_replay(values: Mapping[str, Any]) -> Evidence:
     return evidence(
-        "gradient against the replay's",
+        "relative error of the gradient against autograd on the same step",
         values["difference"],
         0.0,
         noise=values["noise"],
@@ -144,7 +151,7 @@ def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
     meant = bool(worst["identity"] or worst.get("rounds"))
     items = [
         evidence(
-            f"gradient of {worst['name']} against the derivative of its forward",
+            (f"relative error of {worst['name']}'s gradient against the derivative of its forward"),
             worst["difference"],
             0.0,
             noise=worst["noise"],
@@ -154,7 +161,13 @@ def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
     if worst["factor"] is not None:
         items.append(evidence("factor", worst["factor"], 1.0, noise=worst["noise"]))
     if whole.done:
-        items.append(evidence("whole gradient against the replay's", whole.values["whole"], 0.0))
+        items.append(
+            evidence(
+                "relative error of the whole gradient against autograd on the same step",
+                whole.values["whole"],
+                0.0,
+            )
+        )
     by = "" if worst["test"] == "tape" else f" (by {worst['test']})"
     return backward_incorrect.finding(
         *items,
@@ -192,24 +205,26 @@ def _by_differences(result: ExamResult | None, unseen: list[str]) -> Outcome:
         )
     values = result.values
     if values["outcome"] == "pass":
-        own = ", as far as it is this rank's own" if values.get("joined") else ""
+        own = ", for the part this rank computes itself" if values.get("joined") else ""
         return backward_incorrect.clear(
-            f"finite differences of the loss agree with the gradient{own}"
+            f"the gradient agrees with finite differences of the loss{own}"
         )
     # A path that is cut on purpose moves the loss and has no gradient.
     if values["outcome"] == "undecided" or values["cut_paths"]:
         return backward_incorrect.not_judged(
-            f"finite differences cannot decide about {names}", wants=MODULE
+            f"finite differences cannot tell whether {names} is right", wants=MODULE
         )
     return backward_incorrect.finding(
         evidence(
-            "gradient against finite differences of the loss",
+            "relative error of the gradient against finite differences of the loss",
             values["difference"],
             0.0,
             noise=values["noise"],
             step=values["step"],
         ),
-        summary=f"the gradient is not the derivative of the loss; the replay cannot look into {names}",
+        summary=(
+            f"the gradient is not the derivative of the loss; autograd cannot see inside {names}"
+        ),
         where=unseen[0],
         since_step=0,
         status="likely",
@@ -224,26 +239,34 @@ def _passed(whole: ExamResult, differences: ExamResult | None) -> Outcome:
         if not differences.values["cut_paths"]:
             names = ", ".join(whole.values["opaque"][:3])
             return backward_incorrect.not_judged(
-                f"the gradient is not the derivative of the loss, and {names} passes alone",
+                (
+                    f"the gradient is not the derivative of the loss, although {names} passes when "
+                    "tested alone"
+                ),
                 wants=MODULE,
             )
     largest = whole.values["difference"]
-    return backward_incorrect.clear(f"the replayed gradient differs by {largest:.1e}")
+    return backward_incorrect.clear(
+        f"the gradient is that of autograd on the same step, to within {largest:.1e}"
+    )
 
 
 def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
     values = whole.values
     if values["world_size"] > 1 and not values.get("local"):
-        return backward_incorrect.not_judged("gradients are means over ranks")
+        return backward_incorrect.not_judged("the gradients are averages over ranks")
     if values["hooked"]:
-        return backward_incorrect.not_judged("gradient hooks change the gradients of parameters")
+        return backward_incorrect.not_judged("hooks change the parameters' gradients")
     functions = alone.values.get("functions", []) if alone.done else []
     meant = [f for f in functions if f.get("surrogate") or f.get("identity")]
     untested = [f["name"] for f in functions if f["test"] == "none" and f not in meant]
     if meant and not set(_undecided(functions)) - {f["name"] for f in meant}:
-        return backward_incorrect.clear("its Functions change gradients on purpose")
+        return backward_incorrect.clear("the custom Functions change gradients on purpose")
     if not untested:
-        reason = "the gradient differs from the replay's, and no Function is the reason"
+        reason = (
+            "the gradient differs from autograd's on the same step, and no custom Function "
+            "explains it"
+        )
         return backward_incorrect.not_judged(reason, wants=MODULE)
     worst = values["worst"][0]
     return backward_incorrect.finding(
@@ -272,7 +295,7 @@ def _in_module(outcome: Outcome, result: ExamResult | None, alone: ExamResult) -
     known = outcome.evidence if isinstance(outcome, Finding) else ()
     return backward_incorrect.finding(
         evidence(
-            f"gradient of {guilty['module']} alone against finite differences",
+            f"relative error of {guilty['module']}'s gradient against finite differences",
             guilty["difference"],
             0.0,
             noise=guilty["noise"],

@@ -18,7 +18,7 @@ SHARE = 0.1
     title="Trainable parameters that shape the loss get no gradient",
     wants=["gradient_flow"],
     law=laws.REACHED,
-    undecided="the parameters get a gradient by another path",
+    undecided="the parameters get a gradient through another path",
     explains=("gradients-vanishing", *TOO_SHORT),
     urgent=True,
     essential=True,
@@ -46,10 +46,10 @@ def gradient_not_flowing(record: Record) -> Outcome:
     if not blocked and values.get("partial", 0.0) >= SHARE:
         return _one_path(result)
     if not blocked and values["silent"] == values["trainable"]:
-        return gradient_not_flowing.not_judged("the loss moves with no parameter at this step")
+        return gradient_not_flowing.not_judged("no parameter affects the loss at this step")
     if not blocked:
         return gradient_not_flowing.clear(
-            f"{trainable - values['silent']} of {trainable} tensors get a gradient"
+            f"{trainable - values['silent']} of {trainable} parameters get a gradient"
         )
     grave = blocked >= SHARE * trainable or values["share_of_gradient"] >= SHARE
     cut = (values["cuts"] or [None])[0]
@@ -58,15 +58,21 @@ def gradient_not_flowing(record: Record) -> Outcome:
     how = (
         f"{cut['kind']} at {cut['line']}"
         if cut
-        else (f"{escape['function']} at {line}" if escape else "a cut")
+        else (f"{escape['function']} at {line}" if escape else "something")
     )
     return gradient_not_flowing.finding(
         evidence(
-            "trainable tensors without gradient that move the loss", blocked, 0, step=result.step
+            "trainable tensors that affect the loss but get no gradient",
+            blocked,
+            0,
+            step=result.step,
         ),
         evidence("trainable tensors", trainable),
         evidence("share of the whole gradient that is lost", values["share_of_gradient"], 0.0),
-        summary=f"{blocked} of {trainable} trainable tensors get no gradient ({values['names'][0]}, ...): {how} stops it",
+        summary=(
+            f"{blocked} of {trainable} parameters get no gradient ({values['names'][0]}, "
+            f"...): {how} blocks it"
+        ),
         where=values["names"][0],
         line=line,
         since_step=0,
@@ -81,15 +87,17 @@ def _left_torch(result: ExamResult) -> Finding:
     escape = values["escapes"][0]
     return gradient_not_flowing.finding(
         evidence(
-            "trainable tensors without gradient whose value leaves torch",
+            "trainable tensors without gradient whose values leave PyTorch",
             len(values["left"]),
             0,
             step=result.step,
         ),
         evidence("trainable tensors", int(values["trainable"])),
         grade="statistic",
-        summary=f"{len(values['left'])} trainable tensors get no gradient ({values['left'][0]}, ...): their value "
-        f"leaves torch by {escape['function']} at {escape['line']}",
+        summary=(
+            f"{len(values['left'])} parameters get no gradient ({values['left'][0]}, ...): "
+            f"their values leave PyTorch through {escape['function']} at {escape['line']}"
+        ),
         where=values["left"][0],
         line=escape["line"],
         since_step=0,
@@ -103,7 +111,9 @@ def _one_path(result: ExamResult) -> Finding:
         evidence(
             "share of the whole gradient that is lost", values["partial"], 0.0, step=result.step
         ),
-        summary=f"{values['partial_kind']} at {values['partial_line']} stops one path of the gradient",
+        summary=(
+            f"{values['partial_kind']} at {values['partial_line']} blocks one path of the gradient"
+        ),
         where=values["partial_module"] or None,
         line=values["partial_line"],
         since_step=0,

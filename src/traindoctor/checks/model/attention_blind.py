@@ -21,7 +21,7 @@ SETTLED = 10
 @check(
     code="MOD002",
     slug="attention-blind",
-    title="Attention brings nothing from other tokens",
+    title="Attention carries nothing over from other tokens",
     wants=["dependence"],
     law=laws.CONTEXT,
     explains=("gradients-vanishing", *NOT_LEARNING),
@@ -47,11 +47,9 @@ def attention_blind(record: Record) -> Outcome:
         return attention_blind.not_applicable("the model has no attention")
     pairs = [p for p in result.values["pairs"] if p["finite"] and "other_rows" in p]
     if not pairs:
-        return attention_blind.not_judged("the scores are not finite")
+        return attention_blind.not_judged("the logits are not finite")
     if rolled_over_the_batch(record) is not None:
-        return attention_blind.clear(
-            "the targets were rolled along the batch, not along the places"
-        )
+        return attention_blind.clear("the targets were rolled along the batch axis, not along time")
     for pair in pairs:
         outcome = wrong_axis(pair, result)
         if outcome is not None:
@@ -60,27 +58,30 @@ def attention_blind(record: Record) -> Outcome:
     if holes:
         return blind_spot(holes[0], result)
     if any(not passes_nothing(p) for p in pairs):
-        return attention_blind.clear("scores move when another token changes")
+        return attention_blind.clear("predictions change when another token changes")
     if any(not p["axis_is_known"] and p["other_rows"] > NOTHING for p in pairs):
         # Inside the model a batch may stand as (time, batch): then the "other examples" are other places.
         return attention_blind.not_judged(
-            "tokens reach other rows of the batch, which may be the places of a text turned round"
+            "tokens affect other rows of the batch, which may be the positions of a "
+            "transposed sequence"
         )
     if dead(record):
-        return attention_blind.clear("nothing passes because a whole layer never fires")
+        return attention_blind.clear("nothing passes because a whole layer is dead")
     if any((p.get("stirred") or 0.0) > NOTHING for p in pairs):
         return attention_blind.clear(
-            "scores move with another token once the weights have left zero"
+            "predictions depend on other tokens once the weights have left zero"
         )
     if result.step < SETTLED and any(p.get("stirred") is None for p in pairs):
         return attention_blind.not_judged(
-            "nothing passes at the start; asked again later", wants="dependence"
+            "nothing passes at initialisation; tested again later", wants="dependence"
         )
     pair = pairs[0]
     value = pair.get("any_token", pair.get("other_places"))
     return attention_blind.finding(
-        evidence("movement of scores at other places", value, "0.01 and more", step=result.step),
-        evidence("movement at the own place", pair.get("one_token"), step=result.step),
+        evidence(
+            "change of the logits at other positions", value, "0.01 or more", step=result.step
+        ),
+        evidence("change at the token's own position", pair.get("one_token"), step=result.step),
         line=pair["line"],
         since_step=0,
         grade="exact",
@@ -91,15 +92,19 @@ def blind_spot(pair: dict[str, Any], result: ExamResult) -> Outcome:
     """The most recent tokens are hidden: a mask that is aligned to the wrong corner where other keys stand in front."""
     return attention_blind.finding(
         evidence(
-            "places after a token that do not see it, before places that do",
+            "positions after a token that do not see it, followed by positions that do",
             pair["hole"],
             0,
             step=result.step,
         ),
-        summary=f"A prediction does not see the {pair['hole']} tokens before its own, though it sees earlier ones: the mask "
-        "is shifted",
-        remedy="Count the keys that stand before the text (a memory, a prefix, a cache): query i may see keys up to i plus "
-        "their number.",
+        summary=(
+            f"A prediction does not see the {pair['hole']} tokens just before its own, "
+            "although it sees earlier ones: the mask is shifted"
+        ),
+        remedy=(
+            "Count the keys in front of the text (memory, prefix, cache): query i may see "
+            "keys up to i plus their number."
+        ),
         line=pair["line"],
         since_step=0,
         grade="exact",
@@ -123,7 +128,7 @@ def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
         return None
     items = [
         evidence(
-            "movement of scores of OTHER examples",
+            "change of the logits of OTHER examples",
             pair["other_rows"],
             0.0,
             noise=1e-6,
@@ -133,14 +138,16 @@ def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
     if not pair["pooled"]:
         places = pair["other_places"]
         items.append(
-            evidence("movement at other places of the same example", places, "0.01 and more")
+            evidence("change at other positions of the same example", places, "0.01 or more")
         )
     return attention_blind.finding(
         *items,
         where=pair.get("mixing_module") or None,
         line=pair.get("mixing_line"),
         since_step=0,
-        summary="Attention runs over the examples of the batch instead of the places of a text",
+        summary=(
+            "Attention runs over the examples of the batch instead of the positions of a sequence"
+        ),
         grade="exact",
     )
 

@@ -9,7 +9,7 @@ from traindoctor.record import Record
 @check(
     code="MOD006",
     slug="init-too-large",
-    title="The weights start far too large",
+    title="The weights are initialised far too large",
     wants=["init_scale"],
     undecided=ANOTHER_START,
     explains=(

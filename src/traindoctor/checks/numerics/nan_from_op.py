@@ -56,16 +56,16 @@ def nan_from_op(record: Record) -> Outcome:
     result = crash_of(record)
     if result is None:
         reason = exam.reason or exam.values.get("reason") or ""
-        return nan_from_op.not_judged(f"the first non-finite value was not found: {reason}")
+        return nan_from_op.not_judged(f"the first non-finite value could not be traced: {reason}")
     values = result.values
     if values.get("dtype") == "float16":
         return nan_from_op.clear("the value left the range of half precision")
     if values["op"] in EXPONENTIALS or (
         values["op"] in LOGARITHMS and PROBABILITIES & set(values.get("chain") or ())
     ):
-        return nan_from_op.clear("the op belongs to a softmax")
+        return nan_from_op.clear("the operation belongs to a softmax")
     if not calm(record, values):
-        return nan_from_op.clear("weights or loss had grown before")
+        return nan_from_op.clear("weights or loss had grown too large before")
     return nan_from_op.finding(
         evidence(f"non-finite results of {values['op']}", values["count"], 0, step=values["step"]),
         evidence("smallest divisor or argument", _smallest(values), step=values["step"]),
@@ -76,8 +76,9 @@ def nan_from_op(record: Record) -> Outcome:
             noise=1.0,
         ),
         summary=(
-            f"{values['op']} at {place(values)} makes the first non-finite value, in the {values['phase']} pass of"
-            f" step {values['step']}, from finite input and calm weights"
+            f"{values['op']} at {place(values)} produces the first non-finite value, in the "
+            f"{values['phase']} pass of step {values['step']}, from finite input and weights "
+            "of normal size"
         ),
         where=values["module"] or None,
         line=place(values),

@@ -34,7 +34,7 @@ GRAPHS_LONG = 4.0
     title="Memory grows from step to step",
     needs=["graphs.old"],
     min_steps=12,
-    undecided="what is kept alive may be kept on purpose",
+    undecided="the tensors may be kept alive on purpose",
     costs_only_time=True,
 )
 def memory_leak(record: Record) -> Outcome:
@@ -58,10 +58,14 @@ def memory_leak(record: Record) -> Outcome:
         growth = bytes_per_step(record)
         since = int(old.steps[np.argmax(old.values > 0)])
         return memory_leak.finding(
-            evidence("graphs alive after more than 8 steps", int(old.values[-1]), 0, step=since),
+            evidence(
+                "autograd graphs alive after more than 8 steps", int(old.values[-1]), 0, step=since
+            ),
             *([evidence("memory growth in bytes per step", growth)] if growth else []),
-            summary=f"{int(old.values[-1])} autograd graphs of past steps are kept alive, and their number "
-            "still rises",
+            summary=(
+                f"{int(old.values[-1])} autograd graphs of past steps are kept alive, and their "
+                "number keeps rising"
+            ),
             since_step=since,
             grade="exact",
         )
@@ -101,7 +105,7 @@ def bytes_alone(record: Record) -> Outcome | None:
                     return memory_leak.finding(found[0], growth, summary=found[1], grade="exact")
             if not steady and census is None:
                 return memory_leak.not_judged(
-                    "memory grows, and what is alive was not counted", wants="kept_tensors"
+                    "memory grows, and live tensors were not counted", wants="kept_tensors"
                 )
             if not steady:
                 continue
@@ -119,16 +123,18 @@ def kept(census: Mapping[str, Any], per_step: float) -> tuple[Evidence, str] | N
     steps, nodes, ops = census["steps"], census["graph_nodes"], census["step_ops"]
     if ops and nodes > GRAPHS_LONG * ops and nodes > steps:
         return (
-            evidence("nodes of the longest autograd graph alive", nodes, f"about {ops} a step"),
-            f"a tensor is kept whose autograd graph reaches back through many steps: {nodes} nodes, where a step "
-            f"has {ops} operations",
+            evidence("nodes of the longest live autograd graph", nodes, f"about {ops} a step"),
+            (
+                "a tensor is kept alive whose autograd graph reaches back through many steps: "
+                f"{nodes} nodes, while one step has {ops} operations"
+            ),
         )
     for group in census["shapes"]:
         each = group["bytes"] / max(1, group["number"])
         if group["number"] >= A_STEP * steps and group["bytes"] >= EXPLAINED * per_step * steps:
             shape = tuple(group["shape"])
             return (
-                evidence(f"tensors of shape {shape} alive", group["number"], "a few"),
+                evidence(f"live tensors of shape {shape}", group["number"], "a few"),
                 f"{group['number']} tensors of shape {shape} are kept alive after {steps} steps, {each / 2**20:.1f} "
                 "MiB each: that is what memory grows by",
             )
