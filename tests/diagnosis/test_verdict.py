@@ -137,7 +137,7 @@ def test_every_finding_names_its_proof() -> None:
         "statistic": "symptom",
         "curve": "symptom",
     }
-    assert found("missing-zero-grad").law == "gradients of an earlier step are not in this one"
+    assert found("missing-zero-grad").law == "gradients of earlier steps do not leak into this one"
     assert found("missing-zero-grad", "statistic").law is None
 
 

@@ -1053,13 +1053,13 @@ def test_losses_that_are_read_beside_their_margins_still_span_the_gradient() -> 
 
 def test_why_no_step_could_be_replayed_is_told() -> None:
     patient = Patient()
-    assert tape_gradient(patient).reason == "no step could be replayed"
+    assert tape_gradient(patient).reason == "no step could be repeated"
     patient.refusals[0] = "the loss contains gradients of gradients"
     for exam in (tape_gradient, gradient_flow, printed_loss):
         result = exam(patient)
         assert result.outcome == "refused"
         assert result.reason == (
-            "no step could be replayed: the loss contains gradients of gradients"
+            "no step could be repeated: the loss contains gradients of gradients"
         )
 
 

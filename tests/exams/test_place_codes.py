@@ -48,7 +48,7 @@ TOLD_APART = {
 def judged(patient: Patient) -> Outcome:
     result = place_codes(patient)
     asked = ExamResult(
-        "positions", 0, "not-applicable", {}, "the model does not read rows of tokens"
+        "positions", 0, "not-applicable", {}, "the model does not take rows of tokens"
     )
     return position_missing(make_record({"loss.root": [1.6] * 20}, exams=[asked, result]))
 
@@ -96,7 +96,7 @@ def test_a_model_without_codes_is_not_cleared() -> None:
 def test_nothing_is_missing_where_nothing_is_left_to_learn() -> None:
     result = place_codes(BLIND["sine and cosine"]())
     asked = ExamResult(
-        "positions", 0, "not-applicable", {}, "the model does not read rows of tokens"
+        "positions", 0, "not-applicable", {}, "the model does not take rows of tokens"
     )
     losses = [1.6 * 0.9**step for step in range(60)]
     record = make_record({"loss.root": losses}, exams=[asked, result])

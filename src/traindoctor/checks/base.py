@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from traindoctor.checks.series_words import said
+from traindoctor.checks.series_words import missing, said
 from traindoctor.record import ExamResult, Record, Series
 
 # How the evidence was got, from the surest to the weakest. DESIGN.md's order of instruments.
@@ -198,9 +198,13 @@ class Check:
             if series is None or len(series) == 0:
                 if self.of_optimizer:
                     return without_optimizer(self, record)
-                return NotJudged(self.slug, f"{said(name)} was not seen", why="not-measured")
+                return NotJudged(self.slug, missing(name), why="not-measured")
             if len(series) < self.min_steps:
-                reason = f"needs {self.min_steps} steps with {said(name)}, saw {len(series)}"
+                reason = f"needs {self.min_steps} steps, saw {len(series)}"
+                if len(series) < record.num_steps:
+                    reason = (
+                        f"needs {said(name)} on {self.min_steps} steps, saw it on {len(series)}"
+                    )
                 return NotJudged(self.slug, reason, why="too-few-steps")
         seen = self.at_once(record) if self.at_once is not None else None
         if seen is not None:

@@ -58,22 +58,16 @@ def report(diagnosis: Diagnosis, record: Record | None = None, *, width: int = 8
 
 def _headline(diagnosis: Diagnosis) -> str:
     steps = counted(diagnosis.steps, "step")
-    if diagnosis.overhead_percent is not None:
-        seconds = diagnosis.overhead_seconds
-        spent = "" if seconds is None else f"{number(round(seconds, 1))} s, "
-        percent = diagnosis.overhead_percent
-        steps += f", cost {spent}{number(round(percent, 1 if percent < 10 else None))} %"
-        if diagnosis.after_seconds:
-            steps += f", and {number(diagnosis.after_seconds)} s of tests after the end"
-    if diagnosis.verdict == "sick":
-        root = diagnosis.causes[0].finding
+    root = diagnosis.root
+    if root is not None:
         return f"traindoctor: SICK, {root.cause} ({root.status}) [{steps}]"
     return f"traindoctor: {diagnosis.verdict.upper()} [{steps}]"
 
 
 def _reason(diagnosis: Diagnosis, width: int) -> list[str]:
     """Why nothing is named, and what would settle it."""
-    lines = field("why", diagnosis.reason, width)
+    label = {"healthy": "result", "running": "so far"}.get(diagnosis.verdict, "why")
+    lines = field(label, diagnosis.reason, width)
     decides = diagnosis.decides
     if decides is None:
         return lines
@@ -106,11 +100,18 @@ def _cause(cause: Cause, script: Any, width: int, count: int | None) -> list[str
 
 
 def _source(script: Any, line: str | None, width: int) -> list[str]:
-    """The line with two around it; a long one is cut at its end."""
-    lines = []
-    for number_, text, meant in excerpt(script, line):
-        whole = f"{INDENT[:-2]}{'>' if meant else ' '} {number_:>4} | {readable(text)}".rstrip()
-        lines.append(whole if len(whole) <= width else whole[: width - 3].rstrip() + "...")
+    """The line with two around it. It is shown whole; those around it are cut at the window's end."""
+    lines: list[str] = []
+    for at, text, meant in excerpt(script, line):
+        lead = f"{INDENT[:-2]}{'>' if meant else ' '} {at:>4} | "
+        text = readable(text)
+        if meant:
+            room, indent = width - len(lead), len(text) - len(text.lstrip())
+            parts = textwrap.wrap(text, room, subsequent_indent=" " * (indent + 4)) or [""]
+            lines += [lead + parts[0], *(f"{' ' * (len(lead) - 2)}| {part}" for part in parts[1:])]
+        else:
+            whole = f"{lead}{text}".rstrip()
+            lines.append(whole if len(whole) <= width else whole[: width - 3].rstrip() + "...")
     return lines
 
 
@@ -129,7 +130,22 @@ def _rest(diagnosis: Diagnosis, width: int) -> list[str]:
         lines += field("passed", _passed(diagnosis), width)
     for note in diagnosis.notes[:MAX_REASONS]:
         lines += field("note", note, width)
+    if diagnosis.overhead_percent is not None:
+        lines += field("cost", _cost(diagnosis, diagnosis.overhead_percent), width)
     return ["", *lines] if lines else []
+
+
+def _cost(diagnosis: Diagnosis, percent: float) -> str:
+    """'1.3 s while the script ran (1.2 %), 0.6 s of tests after it'"""
+    share = f"{number(round(percent, 1 if percent < 10 else None))} %"
+    seconds = diagnosis.overhead_seconds
+    spent = share if seconds is None else f"{number(round(seconds, 1))} s"
+    text = f"{spent} while the script ran"
+    if seconds is not None:
+        text += f" ({share})"
+    if diagnosis.after_seconds:
+        text += f", {number(diagnosis.after_seconds)} s of tests after it"
+    return text
 
 
 def _groups(groups: list[tuple[str, list[str]]]) -> str:
@@ -146,8 +162,8 @@ def _passed(diagnosis: Diagnosis) -> str:
     if names:
         text += f": {listed(names, MAX_NAMES)}"
     if diagnosis.not_applicable:
-        text += f"; {counted(len(diagnosis.not_applicable), 'test')} do not apply"
-    return f"{text} (--json lists all)"
+        text += f"; {len(diagnosis.not_applicable)} do not apply"
+    return f"{text}; --json lists all"
 
 
 def wrapped(text: str, width: int, lead: str = "", rest: str = "") -> list[str]:

@@ -47,9 +47,7 @@ def overfitting(record: Record) -> Outcome:
     if train is None:
         return overfitting.not_judged("the training loss was recorded too rarely")
     if len(held_out) < EVALUATIONS:
-        return overfitting.not_judged(
-            f"{len(held_out)} evaluations were seen, {EVALUATIONS} are needed"
-        )
+        return overfitting.not_judged(f"needs {EVALUATIONS} evaluations, saw {len(held_out)}")
     lowest = int(np.argmin(held_out.values))
     best, last = float(held_out.values[lowest]), _end(held_out)
     noise = _scatter(held_out)

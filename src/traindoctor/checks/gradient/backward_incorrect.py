@@ -17,6 +17,7 @@ from traindoctor.checks.base import (
     evidence,
 )
 from traindoctor.checks.consequences import TOO_LONG, TOO_SHORT
+from traindoctor.checks.wrong_gradients import remedy, said
 from traindoctor.record import ExamResult, Record
 
 # Right gradients differ from the replay's by 0 to 9e-7 in float32, wrong ones by 0.2 and more.
@@ -82,7 +83,7 @@ def backward_incorrect(record: Record) -> Outcome:
             "the custom Functions were not tested", wants="functions_alone"
         )
     if alone.done:
-        found = _guilty(whole, alone)
+        found = _guilty(record, whole, alone)
         if found is not None:
             return found
     if not whole.done:
@@ -92,12 +93,12 @@ def backward_incorrect(record: Record) -> Outcome:
     unseen = _unseen(whole, alone)
     differences = record.exam("finite_difference")
     if _differs(whole.values):
-        outcome = _rest(whole, alone)
+        outcome = _rest(record, whole, alone)
     elif unseen:
         outcome = _by_differences(differences, unseen)
     else:
         outcome = _passed(whole, differences)
-    return _in_module(outcome, record.exam(MODULE), alone)
+    return _in_module(record, outcome, record.exam(MODULE), alone)
 
 
 def _written_over(whole: ExamResult) -> Finding:
@@ -141,7 +142,7 @@ def _differs(values: Mapping[str, Any]) -> bool:
     return bool(values["difference"] > max(WRONG, TIMES_NOISE * values["noise"]))
 
 
-def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
+def _guilty(record: Record, whole: ExamResult, alone: ExamResult) -> Finding | None:
     tested = [f for f in alone.values["functions"] if f["test"] != "none"]
     wrong = [f for f in tested if _differs(f) and not f["surrogate"]]
     if not wrong:
@@ -168,10 +169,11 @@ def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
                 0.0,
             )
         )
-    by = "" if worst["test"] == "tape" else f" (by {worst['test']})"
+    by = "" if worst["test"] == "tape" else f" ({worst['test']})"
     return backward_incorrect.finding(
         *items,
-        summary=f"the backward of {worst['name']} is wrong: {worst['pattern']}{by}",
+        summary=f"the backward of {worst['name']} is wrong: {said(worst['pattern'], record)}{by}",
+        remedy=remedy(worst["pattern"], f"{worst['name']}.backward", record),
         where=worst["name"],
         line=worst["line"],
         since_step=0,
@@ -251,7 +253,7 @@ def _passed(whole: ExamResult, differences: ExamResult | None) -> Outcome:
     )
 
 
-def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
+def _rest(record: Record, whole: ExamResult, alone: ExamResult) -> Outcome:
     values = whole.values
     if values["world_size"] > 1 and not values.get("local"):
         return backward_incorrect.not_judged("the gradients are averages over ranks")
@@ -271,7 +273,10 @@ def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
     worst = values["worst"][0]
     return backward_incorrect.finding(
         _against_replay(values),
-        summary=f"the gradient of {worst['name']} is wrong: {worst['pattern']}; {untested[0]} could not be tested alone",
+        summary=(
+            f"{said(worst['pattern'], record, of=worst['name'])}; {untested[0]} could not be "
+            "tested alone"
+        ),
         where=untested[0],
         since_step=0,
         status="likely",
@@ -280,7 +285,9 @@ def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
     )
 
 
-def _in_module(outcome: Outcome, result: ExamResult | None, alone: ExamResult) -> Outcome:
+def _in_module(
+    record: Record, outcome: Outcome, result: ExamResult | None, alone: ExamResult
+) -> Outcome:
     """A suspicion without an exact name gets that of the innermost module whose own gradient is wrong."""
     if isinstance(outcome, Clear | NotApplicable) or outcome.wants != MODULE or result is None:
         return outcome
@@ -302,7 +309,11 @@ def _in_module(outcome: Outcome, result: ExamResult | None, alone: ExamResult) -
             step=result.values["step"],
         ),
         *known,
-        summary=f"the backward pass in {guilty['module']} is wrong: {guilty['pattern']} ({names}; finite differences)",
+        summary=(
+            f"the backward pass in {guilty['module']} is wrong: {said(guilty['pattern'], record)} "
+            f"({names}; by finite differences)"
+        ),
+        remedy=remedy(guilty["pattern"], f"the backward of {names}", record),
         where=guilty["module"],
         line=guilty["line"],
         since_step=0,

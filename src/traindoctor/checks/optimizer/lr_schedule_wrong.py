@@ -277,14 +277,12 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
         return lr_schedule_wrong.not_judged(
             "whether the loss can still fall was not tested", wants=EXAM
         )
-    if trial is not None and trial.faithful and trial.has("highest learning rate"):
-        if not trial.wins("highest learning rate"):
+    if trial is not None and trial.faithful and trial.has("highest rate"):
+        if not trial.wins("highest rate"):
             return lr_schedule_wrong.clear(
                 "the highest learning rate does not lower the loss any further"
             )
-        items.append(
-            trial.evidence("highest learning rate", "the highest learning rate of the run")
-        )
+        items.append(trial.evidence("highest rate", "the highest learning rate of the run"))
         return lr_schedule_wrong.finding(
             *items, summary=summary, since_step=since, grade="experiment"
         )

@@ -70,10 +70,10 @@ def weight_decay_too_high(record: Record) -> Outcome:
                 "the run was not repeated without weight decay", wants=name
             )
         trial = Experiment.of(result)
-        if trial is None or not trial.faithful or not trial.wins("no weight decay"):
+        if trial is None or not trial.faithful or not trial.wins("no decay"):
             continue
         return weight_decay_too_high.finding(
-            trial.evidence("no weight decay", "no weight decay"),
+            trial.evidence("no decay", "no weight decay"),
             evidence("decay term relative to the gradient term", pull.ratio),
             evidence("weight decay", pull.size),
             grade="experiment",
