@@ -33,6 +33,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+# click makes the completion; its scripts are one line each in the shell's own start-up file.
+COMPLETION = """\b
+Tab completion, one line for your shell's start-up file:
+  bash  eval "$(_TRAINDOCTOR_COMPLETE=bash_source traindoctor)"
+  zsh   eval "$(_TRAINDOCTOR_COMPLETE=zsh_source traindoctor)"
+  fish  _TRAINDOCTOR_COMPLETE=fish_source traindoctor | source"""
+
+
 class LazyGroup(click.Group):
     """Lists the table; imports one module when its command is called."""
 
@@ -46,6 +54,15 @@ class LazyGroup(click.Group):
         command: click.Command = module.command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from traindoctor.cli.suggestions import unknown_command
+
+            raise unknown_command(ctx, args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
@@ -53,6 +70,7 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
+    epilog=COMPLETION,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="traindoctor")
@@ -71,6 +89,11 @@ def main() -> None:
     except click.exceptions.Abort:
         click.echo("stopped", err=True)
         _leave(130)
+    except click.NoSuchOption as error:
+        from traindoctor.cli.suggestions import unknown_option
+
+        unknown_option(error).show()
+        _leave(2)
     except click.ClickException as error:
         error.show()
         _leave(2)

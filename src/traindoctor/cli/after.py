@@ -11,6 +11,13 @@ from traindoctor.record.runs import earlier_run
 from traindoctor.report import next_steps, terminal
 
 
+def print_nothing(diagnosis: Diagnosis, stream: IO[str]) -> None:
+    """Of a run without a single step there is nothing to list."""
+    width = terminal.width_of(stream)
+    lines = ["traindoctor: INCONCLUSIVE [0 steps]"]
+    stream.write("\n".join([*lines, *terminal.field("why", diagnosis.reason, width)]) + "\n")
+
+
 def print_verdict(diagnosis: Diagnosis, record: Record, stream: IO[str], run: Path) -> None:
     """`run`: the folder of the record, or the log that it was read from."""
     a_log = record.fact("imported") is not None

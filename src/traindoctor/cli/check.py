@@ -205,7 +205,12 @@ def of_trainer(data: tuple[str, ...], extra: list[str], seconds: float, layers: 
     from traindoctor.lm.tokenizer import load_tokenizer
 
     settings = [*(item for path in data for item in ("--data", path)), *extra]
-    given = dict(trainer.command.make_context("check", settings).params)
+    try:
+        given = dict(trainer.command.make_context("traindoctor check", settings).params)
+    except click.NoSuchOption as error:
+        from traindoctor.cli.suggestions import unknown_option
+
+        raise unknown_option(error, ("--seconds", "--each-module", "--json")) from None
     for name in ("out", "resume", "overwrite", "ui", "board"):
         if given.pop(name):
             raise TraindoctorError(

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def command(
     """
     from traindoctor.capture import arming, runner
     from traindoctor.capture.folders import new_folder
-    from traindoctor.cli.live import open_page
+    from traindoctor.cli.live import keep_page, open_page
 
     name = target.rpartition(".")[2] if module else Path(target).stem
     if board is not None:
@@ -111,9 +112,10 @@ def command(
         "stop_when_sick": stop_when_sick,
         "quiet": quiet,
     }
-    if ui:
-        open_page(folder, quiet=quiet)
+    page = open_page(folder, quiet=quiet) if ui else None
     status, found = watched_run(run, settings, board, json_path)
+    if page is not None:
+        keep_page(page)
     return 1 if strict and found is not None and found.verdict == "sick" else status
 
 
@@ -186,7 +188,7 @@ def verdict(
     `unrecorded` says why there is no record: that is told even to those who want no other word of ours.
     """
     from traindoctor.capture.arming import say
-    from traindoctor.cli.after import print_verdict
+    from traindoctor.cli.after import print_nothing, print_verdict
     from traindoctor.diagnosis import diagnose
     from traindoctor.record import Record, open_record
     from traindoctor.report import json as json_report
@@ -195,22 +197,30 @@ def verdict(
     recorded = unrecorded is None and bool(list(folder.glob("record-*.sqlite")))
     record = open_record(folder) if recorded else Record()
     diagnosis = diagnose(record, ended_early=ended_early)
+    if not recorded:
+        diagnosis = replace(diagnosis, reason=unrecorded or why_nothing(status))
     if unrecorded is not None:
         say(unrecorded)
     elif recorded and not quiet:
         print_verdict(diagnosis, record, sys.stderr, folder)
     elif not quiet:
-        say(f"INCONCLUSIVE [0 steps]: {why_nothing(status)}: nothing was trained")
+        print_nothing(diagnosis, sys.stderr)
     if json_path is not None:
         json_report.write(diagnosis, json_path)
     return diagnosis
 
 
 def why_nothing(status: int | str) -> str:
+    from traindoctor.capture import runner
+    from traindoctor.record.secrets import redact_text
+
     if status in (0, "stopped"):
-        return "the script called no backward pass and no optimizer step"
-    ended = f"with status {status}" if isinstance(status, int) else f"by {status}"
-    return f"the script ended {ended} before its first backward pass"
+        return "nothing was trained: the script never called backward() or optimizer.step()"
+    if isinstance(status, int):
+        return f"the script ended with status {status} before training"
+    said = redact_text(runner.error_said or status)
+    kind, _, text = said.partition(": ")
+    return f"the script ended with {kind} before training" + (f": {text}" if text else "")
 
 
 def wait_for_ranks(folder: Path) -> None:
