@@ -16,20 +16,20 @@ from traindoctor.errors import TraindoctorError
 # command -> (module of traindoctor.cli, one line for the list)
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("train", "Train a transformer language model on your text."),
-    "generate": ("generate", "Let a trained run write text."),
+    "generate": ("generate", "Generate text with a trained run."),
     "run": ("run", "Run a training script unchanged, watch it, and say why it does not learn."),
     "check": ("check", "Examine model, loss, data and optimizer before training."),
     "gradcheck": ("gradcheck", "Test a hand-written gradient against its forward."),
     "compare": ("compare", "Find the first tensor in which two implementations differ."),
-    "diagnose": ("diagnose", "Judge a recorded run, or say what the log of another tool shows."),
+    "diagnose": ("diagnose", "Judge a recorded run or the log of another tool."),
     "explain": ("explain", "Print the page of a cause."),
     "causes": ("causes", "List the causes that can be told apart."),
     "precision": ("precision", "Measure what summation and dtype do to a softmax and its loss."),
     "report": ("report", "Write the report of a run as one HTML page, Markdown or JSON."),
     "ui": ("ui", "Look at runs in the browser, live."),
-    "runs": ("runs", "List runs."),
-    "export": ("export", "Give a run away: Hugging Face folder, CSV or Parquet."),
-    "import": ("import_", "Turn metrics of another tool into a record."),
+    "runs": ("runs", "List recorded runs."),
+    "export": ("export", "Export a run: Hugging Face folder, CSV or Parquet."),
+    "import": ("import_", "Turn the log of another tool into a recorded run."),
 }
 
 

@@ -52,14 +52,14 @@ def tell(diagnosis: Diagnosis, record: Record, source: Path, json_file: str | No
     "--vocab-size",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Of a log: tokens of the model, to know the loss of a blind guess.",
+    help="For a log: vocabulary size of the model, to know the loss of a blind guess.",
 )
 @click.argument("source", type=click.Path(path_type=Path))
 def command(json_file: str | None, vocab_size: int | None, source: Path) -> int:
     """Judge a recorded run (its folder), or the log of another tool.
 
     Logs: CSV, JSON, JSON lines, a Trainer's trainer_state.json, Lightning's metrics.csv, downloads of W&B, MLflow and
-    TensorBoard, and folders of these. A log shows curves: it is told what they show, never that a run is healthy.
+    TensorBoard, and folders of these. A log only has curves: they can show that something is wrong, never that a run is healthy.
 
     Exit status: 0 healthy, 1 sick, 2 wrong use, 3 inconclusive.
     """

@@ -16,12 +16,12 @@ import click
     "--vocab-size",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Tokens of the model, to know the loss of a blind guess.",
+    help="Vocabulary size of the model, to know the loss of a blind guess.",
 )
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 def command(out: str | None, vocab_size: int | None, source: Path) -> int:
-    """Turn the log of another tool into a record: whatever `traindoctor diagnose` reads, a file or a folder.
-    Then `traindoctor ui`, `report` and `diagnose` take the record as they take any run."""
+    """Turn the log of another tool, whatever `traindoctor diagnose` reads, into a recorded run.
+    `traindoctor ui`, `report` and `diagnose` then treat it as any other run."""
     from traindoctor.capture.folders import new_folder
     from traindoctor.diagnosis import diagnose
     from traindoctor.diagnosis.of_a_log import columns

@@ -42,24 +42,26 @@ RANKS_SECONDS = 10.0
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time for tests that are still wanted when the script has ended.",
+    help="Time for tests that are still open when the script has ended.",
 )
 @click.option(
     "--memory",
     type=Bytes(),
     metavar="SIZE",
-    help="Extra memory that watching may take, as 512M or 2G (default: 10 % of the process, at least 256M).",
+    help="Extra memory watching may use, as 512M or 2G (default: 10 % of the process, at least 256M).",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 when the run is sick.")
 @click.option("--stop-when-sick", is_flag=True, help="End the script once a cause is confirmed.")
-@click.option("--no-replay", is_flag=True, help="Tape no step: less memory, fewer tests.")
-@click.option("--ui", is_flag=True, help="Show the run in the browser while it goes.")
+@click.option("--no-replay", is_flag=True, help="Never repeat a step: less memory, fewer tests.")
+@click.option(
+    "--ui", is_flag=True, help="Show the run live in the browser; at a terminal, until Ctrl-C."
+)
 @click.option(
     "--board",
     type=click.Choice(BOARDS),
     help="Send the health measures and the verdict to a board as the run goes on.",
 )
-@click.option("--quiet", is_flag=True, help="Print nothing of our own.")
+@click.option("--quiet", is_flag=True, help="Print nothing but the script's own output.")
 @click.option("-m", "module", is_flag=True, help="Run a module, as python -m does.")
 @click.argument("target", metavar="SCRIPT.PY | -m MODULE")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")

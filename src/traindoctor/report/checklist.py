@@ -15,7 +15,7 @@ from traindoctor.report.json import plain
 from traindoctor.report.measured import EXAMS, Measured
 from traindoctor.report.words import number as full_number
 
-HEAD = ("exam", "what was measured", "value", "expected", "noise", "verdict")
+HEAD = ("test", "what was measured", "value", "expected", "noise", "verdict")
 # The record of the steps themselves: rates, norms, times, batches.
 COURSE = "the first steps"
 # Where an exam measured nothing.
@@ -73,7 +73,9 @@ def lines(
     for name in (*EXAMS, *(name for name in latest if name not in EXAMS)):
         if name in latest and name not in guilty:
             made.append(_quiet(latest[name], cleared.intersection(asked.get(name, ()))))
-    made += [Line(name, "allow more with --seconds", "no time") for name in unmade]
+    made += [
+        Line(name, "no time was left: allow more with --seconds", "no time") for name in unmade
+    ]
     return made
 
 
@@ -142,6 +144,6 @@ def report(
     by_exam = {cause for causes in asked.values() for cause in causes}
     course = [clear.cause for clear in diagnosis.ruled_out if clear.cause not in by_exam]
     if course:
-        said = f"{COURSE} themselves are ok as to: {', '.join(course)}"
+        said = f"also ok in {COURSE}: {', '.join(course)}"
         text += ["", *textwrap.wrap(said, width, subsequent_indent="  ", break_on_hyphens=False)]
     return "\n".join(text) + "\n"

@@ -38,12 +38,12 @@ def batch_not_changing(record: Record) -> Outcome:
     numbers are drawn from with those of earlier steps. Few batches from few random states were drawn from a generator that is seeded again
     and again.
     ## Why it matters
-    The model learns one batch by heart: the training loss goes to zero and nothing is learned of the rest.
+    The model memorises one batch: the training loss goes to zero and nothing is learned of the rest.
     ## How to fix
     Iterate over the loader (`for batch in loader`) instead of `next(iter(loader))` in the loop, and draw new
     indices at every step.
     ## When it stays silent
-    Data sets that are only one batch large, and small pools whose examples come back in other company: rows
+    Datasets that are only one batch large, and small pools whose examples come back in other combinations: rows
     that were seen before are no fault. Where the same numbers are given at every step and the script holds no data
     that have many more such rows, it is at most possible.
     """

@@ -34,7 +34,7 @@ def data_not_shuffled(record: Record) -> Outcome:
     A batch of one class pulls all weights towards that class; the next classes undo it. The loss saws, and the
     model ends with the class it saw last.
     ## How to fix
-    `DataLoader(..., shuffle=True)`, or shuffle the data set once before training. With a streaming data set use
+    `DataLoader(..., shuffle=True)`, or shuffle the dataset once before training. With a streaming dataset use
     a large shuffle buffer.
     ## When it stays silent
     Balanced batches have a negative score. Texts without one label per example are not judged; neither are

@@ -20,7 +20,7 @@ def padding_in_loss(record: Record) -> Outcome:
     """
     ## What it does
     Finds the constant tail (or head) of each row of targets, of a token that the rows going in end with as well and
-    that nothing follows there, and asks the loss whether those places count: the derivative of the loss by their scores is
+    that nothing follows there, and asks the loss whether those positions count: the derivative of the loss by their scores is
     not zero.
     ## Why it matters
     Most of the loss is then about predicting padding: the number falls quickly, the model hardly learns text.

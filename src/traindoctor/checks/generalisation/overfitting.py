@@ -36,7 +36,7 @@ def overfitting(record: Record) -> Outcome:
     Compares the course of the evaluation loss with that of the training loss after the evaluation loss was
     lowest, against the scatter of each.
     ## Why it matters
-    The model learns its examples by heart; what it does on new text gets worse from then on.
+    The model memorises its examples; on new text it gets worse from then on.
     ## How to fix
     Stop at the lowest held-out loss; more data, a smaller model, dropout or weight decay.
     ## When it stays silent

@@ -18,7 +18,7 @@ def greedy_repetition(record: Record) -> Outcome:
     """
     ## What it does
     Lets the model continue rows of its own batch, once with the likeliest token and once by sampling, and counts
-    the texts that go in circles: more than half of their pieces of four tokens stood in them before.
+    the texts that loop: more than half of their 4-grams have occurred in them before.
     ## Why it matters
     Loops look like a broken model, but they come from decoding: the same model writes well when sampled.
     ## How to fix

@@ -56,6 +56,7 @@ def clip_ineffective(record: Record) -> Outcome:
                 "Clipping is called before backward or after the step, when this step's "
                 "gradients are not there"
             ),
+            remedy="Call it between the last `backward()` and `optimizer.step()`.",
             since_step=int(late.steps[0]),
             grade="exact",
         )
@@ -67,6 +68,7 @@ def clip_ineffective(record: Record) -> Outcome:
                 "Clipping is given none of the optimizer's parameters: an exhausted generator, "
                 "or another model's parameters"
             ),
+            remedy="Pass `model.parameters()` afresh at each call: a generator is empty once it was read.",
             since_step=int(covered.steps[0]),
             grade="exact",
         )
@@ -80,6 +82,7 @@ def clip_ineffective(record: Record) -> Outcome:
                 "Gradients are clipped while still multiplied by the loss scale "
                 f"{scaled.factor:g}, so the effective limit is that much smaller"
             ),
+            remedy="Call `scaler.unscale_(optimizer)` between `backward()` and clipping.",
             since_step=scaled.since,
             grade="exact",
         )

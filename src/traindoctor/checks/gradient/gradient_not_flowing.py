@@ -26,7 +26,7 @@ SHARE = 0.1
 def gradient_not_flowing(record: Record) -> Outcome:
     """
     ## What it does
-    Lists trainable parameters (that an optimizer holds) without gradient on every taped step, and asks whether the
+    Lists trainable parameters (that an optimizer holds) without gradient on every step that was recorded, and asks whether the
     loss moves with them: by a replay that looks through `detach` and `no_grad`, and by changing their values.
     ## Why it matters
     These parameters stay as they were initialised; the rest of the model learns on top of random features.
@@ -73,12 +73,21 @@ def gradient_not_flowing(record: Record) -> Outcome:
             f"{blocked} of {trainable} parameters get no gradient ({values['names'][0]}, "
             f"...): {how} blocks it"
         ),
+        remedy=remove(cut["kind"], cut["line"]) if cut else None,
         where=values["names"][0],
         line=line,
         since_step=0,
         status=None if grave else "possible",
         grade="exact",
     )
+
+
+def remove(kind: str, line: str) -> str | None:
+    """What to change where a single call is known to cut the path; None for any other kind of cut."""
+    if kind not in ("detach", ".data", "no_grad"):
+        return None
+    name = {"detach": "`.detach()`", ".data": "`.data`", "no_grad": "`torch.no_grad()`"}[kind]
+    return f"Take the {name} at {line} out of the path from the parameters to the loss."
 
 
 def _left_torch(result: ExamResult) -> Finding:
@@ -114,6 +123,7 @@ def _one_path(result: ExamResult) -> Finding:
         summary=(
             f"{values['partial_kind']} at {values['partial_line']} blocks one path of the gradient"
         ),
+        remedy=remove(values["partial_kind"], values["partial_line"]),
         where=values["partial_module"] or None,
         line=values["partial_line"],
         since_step=0,

@@ -75,6 +75,7 @@ def double_softmax(record: Record) -> Outcome:
             ),
             evidence("sum of each row", again["sum"], "no two the same"),
             summary=f"{again['op']} at {again['line']} gets probabilities: softmax is applied twice",
+            remedy="Apply softmax once: pass scores, not probabilities, to this one.",
             where=again["module"],
             line=again["line"],
             since_step=0,
@@ -90,11 +91,23 @@ def _given(site: Mapping[str, Any], said: str, step: int) -> Finding:
         evidence("steps looked at", site["steps"]),
         evidence("produced by", made.get("op"), "a linear layer"),
         summary=f"{site['kind']} gets {said} ({made.get('line') or site['line']})",
+        remedy=_change(said, made.get("op"), made.get("line")),
         where=made.get("module"),
         line=made.get("line") or site["line"],
         since_step=0,
         grade="exact",
     )
+
+
+def _change(said: str, made: str | None, line: str | None) -> str | None:
+    """For what was found; None where nothing more special can be said than for all."""
+    if not said.endswith("twice"):
+        return (
+            "Give `F.nll_loss` the result of `log_softmax`, or use `F.cross_entropy` on the logits."
+        )
+    if made is None or line is None:
+        return None
+    return f"Remove the {made} at {line} and pass the logits: the loss applies it itself."
 
 
 def _wrong(site: Mapping[str, Any]) -> str | None:

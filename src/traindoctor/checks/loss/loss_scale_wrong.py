@@ -87,6 +87,7 @@ def _still_scaled(record: Record, result: ExamResult) -> Finding | None:
         summary=(
             f"the optimizer gets gradients that are still multiplied by the loss scale {scale:g}"
         ),
+        remedy="Step through `scaler.step(optimizer)`, or call `scaler.unscale_(optimizer)` before the step.",
         since_step=0,
         status=_status(record),
         grade="exact",
@@ -109,6 +110,7 @@ def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -
             f"the gradients of {passes} micro-batches are added up and not averaged: the "
             f"gradient is {coefficient:.3g} times too large"
         )
+        change = f"Divide each micro-batch's loss by {passes} before `backward()`."
     elif abs(coefficient - twice) < TOLERANCE * twice:
         # A weight of a half is as often meant as not.
         status = "possible" if passes < MEANT_WEIGHTS else status
@@ -116,6 +118,7 @@ def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -
             f"the loss of {passes} micro-batches is divided twice: the gradient is "
             f"{coefficient:.3g} times what it should be"
         )
+        change = f"Divide by {passes} once only: a framework that accumulates does it already."
     else:
         return None
     return loss_scale_wrong.finding(
@@ -128,8 +131,8 @@ def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -
         ),
         evidence("backward passes per step", passes, step=result.step),
         summary=said,
+        remedy=change,
         line=main["line"],
-        where=main["line"],
         since_step=0,
         status=status,
         grade="exact",
@@ -160,6 +163,9 @@ def _sum_for_mean(record: Record, result: ExamResult, main: Mapping[str, Any]) -
             step=result.step,
         ),
         summary=f"the loss is {said}, and the run breaks",
+        remedy='Use `reduction="mean"`, or divide the sum by the number of targets.'
+        if summed
+        else f"Take the factor {coefficient:.3g} out of the loss.",
         line=main["line"],
         since_step=0,
         status=status,

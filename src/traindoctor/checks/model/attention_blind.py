@@ -30,7 +30,7 @@ def attention_blind(record: Record) -> Outcome:
     """
     ## What it does
     Changes one token at the embedding call and looks which scores move. If only its own place moves, attention
-    passes nothing on; if other examples move instead of other places, it attends over the batch.
+    passes nothing on; if other examples move instead of other positions, it attends over the batch.
     Nor may the nearest context be hidden while earlier tokens are seen.
     ## Why it matters
     The model cannot use context: it ends at what the current token alone tells.
@@ -39,7 +39,7 @@ def attention_blind(record: Record) -> Outcome:
     `nn.MultiheadAttention`. Set `batch_first=True` for inputs of shape (batch, time, features).
     ## When it stays silent
     Output projections and gates that start at zero: it is asked again after some steps. Batches in
-    (time, batch) order, recognised by the shift of the targets. Places that read a memory or a source text and not
+    (time, batch) order, recognised by the shift of the targets. Positions that read a memory or a source text and not
     each other.
     """
     result = wanted_exam(record, "dependence")

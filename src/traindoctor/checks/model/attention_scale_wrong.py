@@ -33,7 +33,7 @@ MOST_WEIGHT = 0.2
 def attention_scale_wrong(record: Record) -> Outcome:
     """
     ## What it does
-    Reads from the tape by what number queries times keys are multiplied before the softmax, compares it with
+    Reads from a recorded training step by what number queries times keys are multiplied before the softmax, compares it with
     1/sqrt(d), and measures the spread of the scores at the first step. A factor above 1 on queries and keys
     that are not normalised is wrong whatever the spread: the scores grow with the weights.
     ## Why it matters

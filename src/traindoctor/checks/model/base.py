@@ -20,7 +20,7 @@ LIMITS = {
         10.0,
     ),
     "score_std": ("standard deviation of the attention scores", 1.0, 8.0),
-    "weight_scale": ("weight RMS times sqrt(fan-in), median", 0.6, 2.5),
+    "weight_scale": ("weight RMS times sqrt(fan_in), median", 0.6, 2.5),
 }
 AGREEING = 2
 # Scores can start wide though no weight is large: by a factor behind the head (MiniCPM in a width under the one its
@@ -58,7 +58,7 @@ def large_start(record: Record) -> dict[str, Evidence] | str:
         return "loss, logits and weights start in the usual range"
     largest = values.get("largest_scale")
     if largest is not None and largest <= LARGE_WEIGHT:
-        return f"no weight starts large: RMS at most {largest:.2g}/sqrt(fan-in)"
+        return f"no weight starts large: RMS at most {largest:.2g}/sqrt(fan_in)"
     losses, guessing = record.get("loss.token"), values.get("ln_classes")
     step = undone(losses, guessing, EARLY, LEARNED)
     if step is None and ONLY_SCORES.issuperset(out):

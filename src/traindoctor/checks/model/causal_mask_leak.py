@@ -49,7 +49,7 @@ def causal_mask_leak(record: Record) -> Outcome:
     left only; normalise over features, not over time. Hugging Face: `is_decoder=True` for encoder models.
     ## When it stays silent
     Masked language models, encoders and prefix models: their targets do not stand ahead in the input, or the
-    places that see ahead do not count. A soft mask that lets through less than 1e-4. A source text that holds the
+    positions that see ahead do not count. A soft mask that lets through less than 1e-4. A source text that holds the
     targets too (copying), beside a decoder whose own tokens are hidden until their turn. Autoencoders, and numbers that noise
     or a mask is laid over.
     """

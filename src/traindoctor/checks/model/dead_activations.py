@@ -23,7 +23,7 @@ def dead_activations(record: Record) -> Outcome:
     ## What it does
     Counts the units of each ReLU that are zero for every token of a batch.
     ## Why it matters
-    A unit that never fires gets no gradient and never will: the layer is a constant, and what lies before it
+    A unit that never activates gets no gradient and never will: the layer is a constant, and what lies before it
     learns nothing.
     ## How to fix
     Look at the bias (a large negative one kills all units), at the learning rate of the step where they died, or

@@ -27,11 +27,11 @@ def init_too_large(record: Record) -> Outcome:
     """
     ## What it does
     Looks at the first step: the loss against that of guessing, the spread of the scores and of attention scores,
-    the size of the weights against 1/sqrt(inputs). At least two must be far out.
+    the size of the weights against 1/sqrt(fan_in). At least two must be far out.
     ## Why it matters
     Saturated softmaxes pass no gradient: the first hundreds of steps only undo the start, or nothing is learned.
     ## How to fix
-    Initialise matrices with a standard deviation of about 0.02 or 1/sqrt(inputs); an embedding that is tied to
+    Initialise matrices with a standard deviation of about 0.02 or 1/sqrt(fan_in); an embedding that is tied to
     the output needs it too (`nn.Embedding` starts at 1).
     ## When it stays silent
     Pretrained models: their loss is below that of guessing. A single number that is out of range. Scores that a factor
@@ -41,6 +41,11 @@ def init_too_large(record: Record) -> Outcome:
     if isinstance(found, str):
         return init_too_large.clear(found)
     result = wanted_exam(record, "init_scale")
+    worst = next(iter(found.values()))
     return init_too_large.finding(
-        *found.values(), grade="statistic", since_step=0, line=result.values.get("line")
+        *found.values(),
+        grade="statistic",
+        since_step=0,
+        line=result.values.get("line"),
+        summary=f"{init_too_large.title}: {worst.measure} is {worst.value:.2g}",
     )

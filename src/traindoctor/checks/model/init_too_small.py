@@ -30,13 +30,13 @@ MOVED = 0.03
 def init_too_small(record: Record) -> Outcome:
     """
     ## What it does
-    Looks at the first step: the size of the weights against 1/sqrt(inputs) and the spread of the scores; then
+    Looks at the first step: the size of the weights against 1/sqrt(fan_in) and the spread of the scores; then
     whether the loss moves in the first steps. Weights that start at zero, with a gradient of zero, are looked at
     again later: where both factors of a product are zero, neither ever moves.
     ## Why it matters
     Each layer shrinks signal and gradient; the early layers get nothing to learn from.
     ## How to fix
-    Initialise matrices with a standard deviation of about 0.02 or 1/sqrt(inputs); of two factors that are
+    Initialise matrices with a standard deviation of about 0.02 or 1/sqrt(fan_in); of two factors that are
     multiplied (low-rank weights, a gate and what it lets through) at most one may start at zero.
     ## When it stays silent
     Single matrices that start at zero on purpose (LoRA, zero-initialised outputs), and runs whose loss falls.
@@ -60,7 +60,7 @@ def init_too_small(record: Record) -> Outcome:
     gone = scale < SMALL and 0 < spread < GONE
     if not gone and (scale > WEIGHTS or (scale > SILENT and spread > SCORES)):
         return init_too_small.clear(
-            f"weights start at RMS {scale:.2g}/sqrt(fan-in), logits at standard deviation "
+            f"weights start at RMS {scale:.2g}/sqrt(fan_in), logits at standard deviation "
             f"{spread:.2g}"
         )
     loss = record["loss.token"].finite()
@@ -72,7 +72,7 @@ def init_too_small(record: Record) -> Outcome:
     if loss.tail(5).median() < LEARNS * loss.values[0]:
         return init_too_small.clear("the run learns in spite of its initialisation")
     return init_too_small.finding(
-        evidence("weight RMS times sqrt(fan-in), median", scale, 0.6, noise=0.1, step=0),
+        evidence("weight RMS times sqrt(fan_in), median", scale, 0.6, noise=0.1, step=0),
         evidence("standard deviation of the logits", spread, 0.5, noise=0.1, step=0),
         evidence("relative drop of the loss over the first steps", float(fallen), "0.1 or more"),
         grade="statistic",

@@ -36,7 +36,7 @@ def model_too_small(record: Record) -> Outcome:
     """
     ## What it does
     For a small model whose loss stays above what counts of tokens reach: a plain reference model of a usual size is
-    trained on the run's own batches, and the model itself is asked to learn one batch by heart.
+    trained on the run's own batches, and the model itself has to memorise one batch.
     ## Why it matters
     No setting of the optimizer helps a model that cannot hold what the data has.
     ## How to fix

@@ -44,8 +44,8 @@ FEATURE_NORMS = (
 def norm_wrong(record: Record) -> Outcome:
     """
     ## What it does
-    Reads from the tape over which axes each normalisation takes its statistics, and how the size of activations
-    grows through the depth where there is none. Where a mean over places follows, whether examples still differ after it.
+    Reads from a recorded training step over which axes each normalisation takes its statistics, and how the size of activations
+    grows through the depth where there is none. Where a mean over positions follows, whether examples still differ after it.
     ## Why it matters
     Statistics over the batch or over time make an output depend on other examples and on the future; a deep
     stack without normalisation blows up.

@@ -35,10 +35,10 @@ SHUT, GATES, STEPS = 0.05, 4, 40
 def residual_missing(record: Record) -> Outcome:
     """
     ## What it does
-    Reads from the tape whether a sum joins what goes through each attention (and each MLP) with what goes around
+    Reads from a recorded training step whether a sum joins what goes through each attention (and each MLP) with what goes around
     it, and how large the two are; for gated sums, how much the gates let around.
     ## Why it matters
-    Without a way around, the input is averaged away layer by layer: within tens of steps all outputs are the same.
+    Without a skip path, the input is averaged away layer by layer: within tens of steps all outputs are the same.
     ## How to fix
     `x = x + attention(norm(x))`, and the same for the MLP.
     ## When it stays silent

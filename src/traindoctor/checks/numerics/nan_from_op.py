@@ -22,6 +22,18 @@ EXPONENTIALS = frozenset({"exp", "exp_", "expm1", "exp2"})
 LOGARITHMS = frozenset({"log", "log_", "log2", "log10", "logit"})
 PROBABILITIES = frozenset({"softmax", "_softmax", "exp", "exp_", "sigmoid"})
 
+# Operation -> what keeps it finite.
+GUARDS = {
+    "sqrt": "Add an epsilon under the square root: `(x + 1e-8).sqrt()`. At 0 its derivative is infinite.",
+    "norm": "Add an epsilon: at 0 the derivative of a norm is not finite (`(x * x).sum(-1).add(1e-8).sqrt()`).",
+    "log": "Bound the argument from below: `x.clamp_min(1e-8).log()`, or work with log-probabilities.",
+    "std": "Do not take the standard deviation of a single or constant value; add an epsilon to the variance.",
+    **dict.fromkeys(
+        ("div", "__truediv__", "true_divide", "reciprocal"),
+        "Add an epsilon to the divisor, or skip the case in which it is 0.",
+    ),
+}
+
 
 @check(
     code="NUM004",
@@ -70,7 +82,7 @@ def nan_from_op(record: Record) -> Outcome:
         evidence(f"non-finite results of {values['op']}", values["count"], 0, step=values["step"]),
         evidence("smallest divisor or argument", _smallest(values), step=values["step"]),
         evidence(
-            "largest weight",
+            "largest weight (expected: that of earlier steps)",
             values["largest_weight"],
             values.get("largest_weight_at_start"),
             noise=1.0,
@@ -80,6 +92,7 @@ def nan_from_op(record: Record) -> Outcome:
             f"{values['phase']} pass of step {values['step']}, from finite input and weights "
             "of normal size"
         ),
+        remedy=GUARDS.get(values["op"]),
         where=values["module"] or None,
         line=place(values),
         since_step=int(values["step"]),

@@ -16,6 +16,7 @@ FIRST = 40
 # Steps of a run that has had the time to get on: healthy ones leave the level of frequencies within 30 to 100.
 MANY = 100
 SHARES = {"lr/3": "a third", "lr/10": "a tenth", "lr/100": "a hundredth"}
+PARTS = {"lr/3": 1 / 3, "lr/10": 1 / 10, "lr/100": 1 / 100}
 
 
 @check(
@@ -126,6 +127,10 @@ def too_high(record: Record, reached: Course | None, trial: Experiment, share: s
             f"The learning rate ({rate.values.max():.3g}) is too high: from the same weights "
             f"and on the same batches, {SHARES[best]} of it reaches a loss of "
             f"{trial.variants[best]:.3f} where this run {(f'is at {trial.control:.3f}' if math.isfinite(trial.control) else 'breaks')}"
+        ),
+        remedy=(
+            f"Set the learning rate to about {rate.values.max() * PARTS[best]:.2g}. A "
+            "warm-up and clipping the gradient norm at 1 allow a higher one."
         ),
         since_step=trial.start,
     )

@@ -50,6 +50,7 @@ def optimizer_never_steps(record: Record) -> Outcome:
             return optimizer_never_steps.finding(
                 evidence("share of steps that the gradient scaler skipped", share, 0.0),
                 summary=f"The gradient scaler skips {share:.0%} of the steps: gradients are never finite",
+                remedy="Find the operation that overflows in float16 and compute it in float32, or use bfloat16.",
                 since_step=int(skipped.steps[0]),
                 grade="exact",
             )
@@ -70,6 +71,7 @@ def optimizer_never_steps(record: Record) -> Outcome:
         evidence("optimizer steps", 0, f"at least one per {BACKWARDS} backward passes"),
         evidence("backward passes", backwards),
         summary=f"{backwards} backward passes and not one optimizer step: the weights never change",
+        remedy="Call `optimizer.step()` in a branch that is reached: an accumulation counter must not start again before it is full.",
         since_step=0,
         grade="exact",
     )
@@ -90,6 +92,7 @@ def thrown_away(record: Record) -> Outcome | None:
             "The gradient is gone when the optimizer steps: it is cleared between backward "
             "and step, so the weights never follow it"
         ),
+        remedy="Move `zero_grad()` before `backward()` or after `step()`.",
         since_step=int(found.steps[0]),
         grade="exact",
     )

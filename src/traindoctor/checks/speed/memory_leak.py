@@ -27,6 +27,9 @@ A_STEP, EXPLAINED = 0.5, 0.5
 # A graph that one tensor holds, over the operations of a step: about 1 in a sound run, which keeps its last loss.
 GRAPHS_LONG = 4.0
 
+# What is measured, in the order in which it is looked at.
+MEMORY = {"memory.cuda": "GPU memory", "memory.rss": "memory of the process"}
+
 
 @check(
     code="SPD004",
@@ -84,7 +87,7 @@ def bytes_per_step(record: Record) -> float | None:
 
 def bytes_alone(record: Record) -> Outcome | None:
     """Tensors kept without a graph: at most possible."""
-    for name in ("memory.cuda", "memory.rss"):
+    for name in MEMORY:
         memory = record.get(name)
         if memory is None or len(memory) < BYTES_STEPS:
             continue
@@ -97,7 +100,7 @@ def bytes_alone(record: Record) -> Outcome | None:
         steady = slopes[0] > 0 and slopes[1] >= BYTES_PACE * slopes[0]
         asked = slopes[0] > 0 and slopes[1] >= ASKED_PACE * slopes[0]
         if grown and asked and share > BYTES_SHARE:
-            growth = evidence(f"growth of {name} per step, in bytes", slopes[1], 0.0)
+            growth = evidence(f"growth of the {MEMORY[name]} per step, in bytes", slopes[1], 0.0)
             census = record.exam("kept_tensors")
             if census is not None and census.done:
                 found = kept(census.values, slopes[1])
@@ -112,7 +115,7 @@ def bytes_alone(record: Record) -> Outcome | None:
             return memory_leak.finding(
                 growth,
                 grade="curve",
-                summary=f"{name} grows by {slopes[1] / 2**20:.1f} MiB per step and does not slow down",
+                summary=f"the {MEMORY[name]} grows by {slopes[1] / 2**20:.1f} MiB per step and does not slow down",
                 wants="kept_tensors",
             )
     return None

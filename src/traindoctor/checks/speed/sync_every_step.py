@@ -30,7 +30,7 @@ def sync_every_step(record: Record) -> Outcome:
     Keep the loss as a tensor (`running += loss.detach()`) and read it every 50 or 100 steps.
     ## When it stays silent
     On a CPU there is nothing to wait for. Reading is common in sound scripts: only idle time counts, with traindoctor's own
-    time taken off.
+    time subtracted.
     """
     environment = record.fact("env")
     if environment is None:
