@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import runpy
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +67,7 @@ def command(
     \b
     traindoctor check train.py --its --args  a script: runs its first steps only
     traindoctor check file.py                a file with patient(), see below
-    traindoctor check --data my.txt ...      with the settings of `traindoctor train`
+    traindoctor check --data my.txt ...      with the options of `train`
     traindoctor check --preset demo          the same on the embedded text
 
     patient() returns `model, batches, loss_fn, optimizer`; `loss_fn(model, batch)` is a scalar.
@@ -86,13 +87,16 @@ def command(
         raise TraindoctorError(f"there is no file {target!r}; give a Python script")
     if defines_patient(path):
         return tell(of_patient(path, arguments, seconds, layers), json_file)
-    return tell(of_script(target, arguments, seconds, layers), json_file)
+    from traindoctor.diagnosis.verdict import RUN
+
+    found = of_script(target, arguments, seconds, layers)
+    return tell(found, json_file, f"{RUN}{shlex.join([target, *arguments])}")
 
 
-def tell(found: Checkup, json_file: str | None) -> int:
-    """Prints table and verdict, writes the JSON, gives the exit status."""
+def tell(found: Checkup, json_file: str | None, whole: str | None = None) -> int:
+    """Prints table and verdict, writes the JSON, gives the exit status. `whole`: the command for the whole run."""
     from traindoctor.cli.diagnose import STATUS
-    from traindoctor.report import checklist, first_rows, terminal
+    from traindoctor.report import checklist, first_rows, next_steps, terminal
     from traindoctor.report import json as json_report
 
     table = checklist.lines(found.diagnosis, found.asked, found.exams, found.unmade)
@@ -106,6 +110,9 @@ def tell(found: Checkup, json_file: str | None) -> int:
         if first:
             click.echo(first)
         terminal.show(found.diagnosis, sys.stdout)
+        more = (whole,) if whole and found.diagnosis.verdict == "healthy" else ()
+        commands = next_steps.next_steps(found.diagnosis, more=more)
+        click.echo(next_steps.text(commands, width), nl=False)
     return STATUS[found.diagnosis.verdict]
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from traindoctor.cli.after import print_verdict
 from traindoctor.diagnosis import Diagnosis, diagnose
 from traindoctor.errors import RecordError
 from traindoctor.logs import read_log
@@ -15,6 +14,7 @@ from traindoctor.plain_files import is_there
 from traindoctor.record import Record, open_record
 from traindoctor.record.reader import record_files
 from traindoctor.report import json as json_report
+from traindoctor.report.after_run import print_verdict
 
 # Exit status of `check` and `diagnose`; 2 is wrong use.
 STATUS = {"healthy": 0, "sick": 1, "inconclusive": 3, "running": 3}

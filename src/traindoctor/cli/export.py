@@ -24,7 +24,7 @@ def command(run: Path, form: str, out: Path, checkpoint: str, overwrite: bool) -
 
     \b
     hf       for AutoModelForCausalLM and AutoTokenizer (GPT-2 or Llama layout)
-    csv      all recorded numbers (rank, step, series, layer, value); facts as JSON
+    csv      every recorded number: rank, step, series, layer, value; facts: JSON
     parquet  the same, as Parquet
     """
     if form == "hf":

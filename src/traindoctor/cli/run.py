@@ -190,10 +190,10 @@ def verdict(
     `unrecorded` says why there is no record: that is told even to those who want no other word of ours.
     """
     from traindoctor.capture.arming import say
-    from traindoctor.cli.after import print_nothing, print_verdict
     from traindoctor.diagnosis import diagnose
     from traindoctor.record import Record, open_record
     from traindoctor.report import json as json_report
+    from traindoctor.report.after_run import print_nothing, print_verdict
 
     wait_for_ranks(folder)
     recorded = unrecorded is None and bool(list(folder.glob("record-*.sqlite")))

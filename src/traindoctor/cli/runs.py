@@ -77,8 +77,10 @@ def table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
         first = [] if below else [f"{row[0]:<{sizes[0]}}"]
         lead = (" " * GAP).join([*([""] if below else []), *first, *middle, ""])
         lines += [row[0]] if below else []
-        room = max(LEAST_VERDICT, width - len(lead))
-        wrapped = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
+        if width - len(lead) < LEAST_VERDICT:
+            lines.append(lead.rstrip())
+            lead = " " * 2 * GAP
+        wrapped = textwrap.wrap(row[-1], width - len(lead), break_on_hyphens=False) or [""]
         lines.append((lead + wrapped[0]).rstrip())
         lines += [" " * len(lead) + more for more in wrapped[1:]]
     return lines

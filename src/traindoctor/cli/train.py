@@ -104,7 +104,7 @@ def command(
 
     \b
     traindoctor train --data my.txt
-    traindoctor train --data books/ --tokenizer bpe --vocab-size 8000 --preset base
+    traindoctor train --data books/ --tokenizer bpe --preset base
     traindoctor train --resume runs/my --steps 10000
     torchrun --nproc-per-node 2 -m traindoctor train --data my.txt --out runs/two
 

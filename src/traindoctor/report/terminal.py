@@ -5,6 +5,7 @@ Lines are wrapped by us, so a log file and an 80-column window read the same; co
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import textwrap
 from typing import IO, Any
@@ -189,23 +190,12 @@ def _labelled(name: str, lines: list[str]) -> list[str]:
 def command_lines(command: str, width: int, indent: str) -> list[str]:
     """A command that a reader copies: where it is too long, a shell reads on after each backslash."""
     lines: list[str] = []
-    for word in shell_words(command):
+    for word in map(shlex.quote, shlex.split(command)):
         if lines and len(indent) + len(f"{lines[-1]} {word}") <= width - 2:
             lines[-1] += f" {word}"
         else:
             lines.append(f"  {word}" if lines else word)
     return [f"{indent}{line} \\" for line in lines[:-1]] + [f"{indent}{lines[-1]}"]
-
-
-def shell_words(command: str) -> list[str]:
-    """Its words as they stand, quotes and all."""
-    words: list[str] = []
-    for part in command.split(" "):
-        if words and words[-1].count("'") % 2:
-            words[-1] += f" {part}"
-        else:
-            words.append(part)
-    return words
 
 
 def show(diagnosis: Diagnosis, stream: IO[str], record: Record | None = None) -> None:

@@ -10,6 +10,8 @@ from traindoctor.checks.base import Clear, Evidence, Finding, NotApplicable, Not
 
 # Noise under this share of what was measured is no error anybody would ask about.
 NO_NOISE = 1e-9
+# A measure that is a z-score: "labels within a batch are more alike than chance, z".
+Z_SCORE = ", z"
 
 
 def number(value: float | str | None) -> str:
@@ -35,6 +37,8 @@ def _rounded(value: float, digits: int) -> str:
 
 def proof(item: Evidence) -> str:
     """'norm left over before backward: 3.2 (expected 0) at step 4'"""
+    if item.measure.endswith(Z_SCORE):  # what chance gives needs no telling
+        return f"{item.measure.removesuffix(Z_SCORE)} (z = {number(item.value)})"
     text = f"{item.measure}: {number(item.value)}"
     if item.expected is not None:
         text += f" (expected {expected(item)})"
