@@ -48,8 +48,8 @@ def keep_page(url: str) -> None:
     """The page is served as long as this process lives: at a terminal, until the reader has read it."""
     if not attended():
         return
-    print(f"traindoctor: the run is still shown at {url}; Ctrl-C ends it", file=sys.stderr)
     try:
+        print(f"traindoctor: the run is still shown at {url}; Ctrl-C ends it", file=sys.stderr)
         threading.Event().wait()
     except KeyboardInterrupt:
         print(file=sys.stderr)

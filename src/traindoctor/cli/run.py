@@ -205,6 +205,7 @@ def verdict(
         say(unrecorded)
     elif recorded and not quiet:
         print_verdict(diagnosis, record, sys.stderr, folder)
+        print(f"  recorded in {folder}", file=sys.stderr)
     elif not quiet:
         print_nothing(diagnosis, sys.stderr)
     if json_path is not None:

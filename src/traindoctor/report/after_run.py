@@ -14,8 +14,8 @@ from traindoctor.report import next_steps, terminal
 def print_nothing(diagnosis: Diagnosis, stream: IO[str]) -> None:
     """Of a run without a single step there is nothing to list."""
     width = terminal.width_of(stream)
-    lines = ["traindoctor: INCONCLUSIVE [0 steps]"]
-    stream.write("\n".join([*lines, *terminal.field("why", diagnosis.reason, width)]) + "\n")
+    lines = ["traindoctor: INCONCLUSIVE [0 steps]", *terminal.field("why", diagnosis.reason, width)]
+    stream.write("\n".join([*lines, *terminal.field("recorded", "nothing", width)]) + "\n")
 
 
 def print_verdict(diagnosis: Diagnosis, record: Record, stream: IO[str], run: Path) -> None:
