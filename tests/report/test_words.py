@@ -51,9 +51,11 @@ def test_what_found_no_time_is_one_group_whatever_it_waited_for() -> None:
     waiting = [
         NotJudged("lr-too-high", "not tested yet", why="no-time"),
         NotJudged("no-warmup", "a warm-up was not tried", why="no-time"),
+        NotJudged("memory-leak", "not tested yet", wants="kept_tensors", why="not-made"),
         NotJudged("overfitting", "no validation loss was seen"),
     ]
     assert by_reason(waiting) == [
         ("no time was left", ["lr-too-high", "no-warmup"]),
+        ("the run ended first", ["memory-leak"]),
         ("no validation loss was seen", ["overfitting"]),
     ]

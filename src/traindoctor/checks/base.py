@@ -26,6 +26,8 @@ Why = Literal[
     "too-few-steps", "not-measured", "not-possible", "not-made", "no-time", "check-failed"
 ]
 
+# Said of a test that a check waits for.
+NOT_YET = "not tested yet"
 # Confidence runs from the first number to the second as the evidence outgrows its noise.
 CONFIDENCE: dict[Grade, tuple[float, float]] = {
     "exact": (
@@ -219,7 +221,7 @@ class Check:
         """What follows where the exam has no result to judge by; None where it has one."""
         result = record.exam(exam)
         if result is None:
-            return NotJudged(self.slug, "not tested yet", wants=exam, why="not-made")
+            return NotJudged(self.slug, NOT_YET, wants=exam, why="not-made")
         if result.outcome == "not-applicable":
             return NotApplicable(self.slug, result.reason)
         if result.done:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from traindoctor.checks.base import Clear, Evidence, Finding, NotApplicable, NotJudged
+from traindoctor.checks.base import NOT_YET, Clear, Evidence, Finding, NotApplicable, NotJudged
 
 # Noise under this share of what was measured is no error anybody would ask about.
 NO_NOISE = 1e-9
@@ -72,8 +72,9 @@ def by_reason(items: Iterable[NotJudged | NotApplicable]) -> list[tuple[str, lis
 
 def reason(item: NotJudged | NotApplicable) -> str:
     """Of what was put off until there was no time for it, that is the reason."""
-    late = isinstance(item, NotJudged) and item.why == "no-time"
-    return "no time was left" if late else item.reason
+    if isinstance(item, NotJudged) and item.why == "no-time":
+        return "no time was left"
+    return "the run ended first" if item.reason == NOT_YET else item.reason
 
 
 def by_test(items: Iterable[Clear]) -> list[tuple[str, list[str]]]:
