@@ -15,6 +15,7 @@ from traindoctor.report.terminal import INDENT, command_lines
 def test_a_sick_run_is_explained_shown_and_compared_with_the_last_one(tmp_path: Path) -> None:
     run, earlier = tmp_path / "new", tmp_path / "old"
     run.mkdir()
+    (run / "record-0.sqlite").touch()
     commands = next_steps.next_steps(sample.sick(), run, earlier=earlier)
     assert commands == (
         "traindoctor explain causal-mask-leak",
@@ -27,8 +28,10 @@ def test_a_sick_run_is_explained_shown_and_compared_with_the_last_one(tmp_path: 
 def test_a_healthy_run_has_no_cause_to_explain_and_a_log_no_page(tmp_path: Path) -> None:
     log = tmp_path / "metrics.csv"
     log.write_text("step,loss\n")
-    commands = next_steps.next_steps(sample.healthy(), log, more=("traindoctor import x",))
-    assert [one.split()[1] for one in commands] == ["report", "import"]
+    for source in (log, tmp_path):
+        more = ("traindoctor import x",)
+        commands = next_steps.next_steps(sample.healthy(), source, more=more)
+        assert [one.split()[1] for one in commands] == ["report", "import"]
     assert next_steps.text((), 80) == ""
 
 

@@ -23,7 +23,7 @@ def next_steps(
         commands.append(f"traindoctor explain {diagnosis.causes[0].finding.cause}")
     if run is not None:
         here = shown(run)
-        commands += [f"traindoctor ui {here}"] if run.is_dir() else []
+        commands += [f"traindoctor ui {here}"] if list(run.glob("record-*.sqlite")) else []
         commands.append(f"traindoctor report {here}")
         if earlier is not None:
             commands.append(f"traindoctor compare {shown(earlier)} {here}")
