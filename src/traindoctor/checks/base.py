@@ -204,9 +204,7 @@ class Check:
             if len(series) < self.min_steps:
                 reason = f"needs {self.min_steps} steps, saw {len(series)}"
                 if len(series) < record.num_steps:
-                    reason = (
-                        f"needs {said(name)} on {self.min_steps} steps, saw it on {len(series)}"
-                    )
+                    reason = f"needs {said(name)} on {self.min_steps} steps, saw {len(series)}"
                 return NotJudged(self.slug, reason, why="too-few-steps")
         seen = self.at_once(record) if self.at_once is not None else None
         if seen is not None:

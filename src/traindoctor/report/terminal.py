@@ -90,7 +90,7 @@ def _cause(cause: Cause, script: Any, width: int, count: int | None) -> list[str
     if found.law:
         lines += field("violates", found.law, width)
     if found.undecided:
-        lines += field("caveat", found.undecided, width)
+        lines += field("caveat", f"not proven: {found.undecided}", width)
     told = [proof(item) for item in found.evidence[:MAX_EVIDENCE]]
     proofs = [line for one in told for line in wrapped(one, width, INDENT, INDENT + "  ")]
     lines += _labelled("proof", proofs) if proofs else []

@@ -53,7 +53,7 @@ def gradients_exploding(record: Record) -> Outcome:
     # In the first step there is nothing but the untrained model, and no norm is needed to tell.
     if len(norms) < LEAST and not_finite_from(record) != 0:
         return gradients_exploding.not_judged(
-            f"needs the gradient norm on {LEAST} steps, saw it on {len(norms)}", why="too-few-steps"
+            f"needs the gradient norm on {LEAST} steps, saw {len(norms)}", why="too-few-steps"
         )
     if (overflow := activations_overflow(record)) is not None:
         return overflow

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, wanted_exam
+from traindoctor.checks.base import Outcome, check
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.checks.model.base import ANOTHER_START, large_start
 from traindoctor.record import Record
@@ -40,12 +40,10 @@ def init_too_large(record: Record) -> Outcome:
     found = large_start(record)
     if isinstance(found, str):
         return init_too_large.clear(found)
-    result = wanted_exam(record, "init_scale")
     worst = next(iter(found.values()))
     return init_too_large.finding(
         *found.values(),
         grade="statistic",
         since_step=0,
-        line=result.values.get("line"),
         summary=f"{init_too_large.title}: {worst.measure} is {worst.value:.2g}",
     )

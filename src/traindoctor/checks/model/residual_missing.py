@@ -133,7 +133,7 @@ def nearly_shut(record: Record) -> Outcome | None:
             step=result.step,
         ),
         evidence("gates in a row", len(mixes)),
-        evidence("loss at the end", course.last, f"well under {course.first:.3g}"),
+        evidence("loss at the end", course.last, f"well under {course.first:.3g}, the first loss"),
         grade="statistic",
         where=mixes[0]["module"] or None,
         line=mixes[0]["line"],
