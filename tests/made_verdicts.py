@@ -50,8 +50,8 @@ CLEARED = [
     *(Clear(f"cause-{number}", "the record") for number in range(9)),
 ]
 OPEN = [
-    NotJudged("overfitting", "a validation loss was not seen", why="not-measured"),
-    NotJudged("lr-too-low", "needs 20 steps with the learning rate, saw 1", why="too-few-steps"),
+    NotJudged("overfitting", "no validation loss was seen", why="not-measured"),
+    NotJudged("lr-too-low", "needs 20 steps, saw 1", why="too-few-steps"),
     NotApplicable("ranks-diverged", "one process trains"),
     NotApplicable("gradients-not-synced", "one process trains"),
     NotApplicable("fp16-overflow", "no half precision is used"),

@@ -149,7 +149,7 @@ def test_what_a_later_step_will_tell_is_asked_again(clinic: Clinic, watch: Watch
 
     def perform(patient: Patient) -> dict[str, float]:
         if patient.current_step < 10:
-            raise TooEarly("9 batches were kept, and 14 are needed")
+            raise TooEarly("only 9 batches were kept; 14 are needed")
         return {"moved": 0.5}
 
     clinic.add("peek", 5, perform)

@@ -178,7 +178,7 @@ def test_no_circle_of_files() -> None:
 
 @pytest.mark.parametrize("folder", ["checks", "probes", "exams"])
 def test_siblings_do_not_import_each_other(folder: str) -> None:
-    shared = {"base", "consequences", "course", "experiments", "__init__"}
+    shared = {"base", "consequences", "course", "experiments", "wrong_gradients", "__init__"}
     for file in (SOURCE / folder).rglob("*.py"):
         if file.stem in shared:
             continue
@@ -211,3 +211,38 @@ def test_help_does_not_import_torch() -> None:
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+# What click and the package itself stand on. Whatever is imported beyond it makes every command slower to start.
+STARTS_WITH = {
+    "traindoctor",
+    "traindoctor.errors",
+    "traindoctor.cli",
+    "traindoctor.__main__",
+    "click",
+}
+
+
+def loaded_by(code: str) -> set[str]:
+    """Of our modules and of the packages that we need."""
+    code += "\nimport sys; print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stderr.split()) & every_module()
+
+
+def every_module() -> set[str]:
+    """What may be imported: our modules, and the packages that we need."""
+    ours = {module_of(file) for file in SOURCE.rglob("*.py")}
+    return ours | {"click", "rich", "numpy", "torch", "starlette", "uvicorn", "pydantic", "anyio"}
+
+
+def test_the_package_alone_imports_nothing() -> None:
+    assert loaded_by("import traindoctor") == {"traindoctor"}
+
+
+def test_help_imports_the_command_line_and_click_alone() -> None:
+    code = (
+        "from traindoctor.cli import cli\n"
+        "try:\n    cli.main(['--help'], standalone_mode=True)\nexcept SystemExit:\n    pass\n"
+    )
+    assert loaded_by(code) <= STARTS_WITH

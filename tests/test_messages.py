@@ -47,5 +47,5 @@ def test_a_cause_is_ruled_out_by_a_sentence_not_by_the_name_of_a_test() -> None:
 def test_the_list_is_complete_and_up_to_date() -> None:
     listed = (ROOT / "docs" / "messages.md").read_text(encoding="utf-8")
     assert listed == messages.document(), "run `make docs` and read what changed"
-    for sentence in ("the script does not clip", "no step could be replayed"):
+    for sentence in ("the script does not clip", "no step could be repeated"):
         assert sentence in listed

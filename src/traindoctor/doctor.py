@@ -218,9 +218,9 @@ class Doctor:
             self._examine_after()
         except Exception as error:  # the border: a fault of ours must not cost the record
             text = "".join(traceback.format_exception(error))
-            self.watch.record_writer.note("fault", f"the doctor failed: {text}")
+            self.watch.record_writer.note("fault", f"the diagnosis failed: {text}")
         except KeyboardInterrupt:
-            self._say("examining was cut short")
+            self._say("the remaining tests were cut short")
             self.watch.record_writer.fact("doctor.unmade", self.unmade)
         writer = self.watch.record_writer
         writer.fact("doctor.seconds", self.pace.spent)
@@ -233,7 +233,7 @@ class Doctor:
             try:
                 tell(self.diagnosis)
             except Exception as error:  # the border: a board that fails must not fail the script
-                self._say(f"the verdict could not be handed on: {type(error).__name__}: {error}")
+                self._say(f"the verdict could not be passed on: {type(error).__name__}: {error}")
         return self.diagnosis
 
     def report(self) -> Notebook:

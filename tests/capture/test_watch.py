@@ -545,7 +545,7 @@ def test_a_broken_probe_is_taken_off_and_the_run_goes_on(tmp_path: Path, where: 
     (note,) = record.notes
     assert note.level == "fault"
     assert "planted" in note.text
-    assert "probe broken" in note.text
+    assert "measuring 'broken' failed and was switched off" in note.text
 
 
 def test_a_broken_listener_is_taken_off(tmp_path: Path) -> None:

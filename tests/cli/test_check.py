@@ -77,12 +77,11 @@ def test_a_leak_is_found_before_training(tmp_path: Path) -> None:
     assert rows["dependence"]["value"] > 100 * rows["dependence"]["noise"] > 0
     assert rows["tape_gradient"]["verdict"] == "ok"
     lines = result.output.splitlines()
-    assert lines[0].split() == "exam what was measured value expected noise verdict".split()
-    assert lines[1].startswith("who sees which token  ")
-    assert lines[1].split()[-4:] == ["0", "1e-06", "CONFIRMED:", "causal-mask-leak"]
-    healthy = next(line for line in lines if line.startswith("gradient by autograd"))
-    assert healthy.split()[-1] == "ok"
-    assert any(line.startswith("one batch by heart") for line in lines)
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("CONFIRMED     causal-mask-leak; which token sees which: ")
+    assert any(line.startswith("ok            gradient by autograd: ") for line in lines)
+    assert any("fitting one batch: loss after" in line for line in lines)
+    assert "traindoctor explain causal-mask-leak" in result.output
 
 
 def test_a_script_is_stopped_after_its_first_steps(tmp_path: Path) -> None:
@@ -100,10 +99,10 @@ def test_a_script_is_stopped_after_its_first_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def patient():\n    return 3\n", "patient\\(\\) must give"),
+        ("def patient():\n    return 3\n", "patient\\(\\) must return"),
         ("def patient():\n    return {'model': 1}\n", "without batches, loss_fn, optimizer"),
         ("def patient(:\n", "is not valid Python"),
-        ("def patient():\n    return 1, 2, 3\n", "it gave tuple of 3"),
+        ("def patient():\n    return 1, 2, 3\n", "it returned tuple of 3"),
         ("def patient():\n    return 1, 2, 3, 4\n", "must be an nn.Module"),
         ("print('hello')\n", "nothing was trained"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from traindoctor.cli import cli, main
+from traindoctor.errors import TraindoctorError
 from traindoctor.record import open_record
 
 NAN = float("nan")
@@ -59,7 +60,7 @@ def test_a_trainer_whose_loss_became_nan(tmp_path: Path) -> None:
     assert said["reason"].startswith(
         "the loss is logged as 0 and the gradient norm is NaN from step 200 to the end"
     )
-    assert said["reason"].endswith("; a log alone proves no cause: `traindoctor run SCRIPT` would test them")  # fmt: skip
+    assert said["reason"].endswith("; a log alone proves no cause")  # fmt: skip
     assert said["ruled_out"] == []
     assert said["causes"] == []
     assert said["steps"] == 400
@@ -185,3 +186,18 @@ def test_bad_input_is_one_sentence_and_status_2(
     assert said.out == ""
     assert len(said.err.splitlines()) == 1
     assert words in said.err
+
+
+def test_import_refuses_to_write_over_a_run(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.csv"
+    log.write_text("step,loss\n" + "".join(f"{n},{4 - n / 50}\n" for n in range(50)))
+    target = tmp_path / "run"
+    first = CliRunner().invoke(cli, ["import", str(log), "-o", str(target)], standalone_mode=False)
+    assert first.exception is None
+    assert "traindoctor ui" in first.output
+    before = (target / "record-0.sqlite").read_bytes()
+    again = CliRunner().invoke(cli, ["import", str(log), "-o", str(target)], standalone_mode=False)
+    assert isinstance(again.exception, TraindoctorError)
+    assert "already holds a recorded run: choose another folder with -o" in str(again.exception)
+    assert (target / "record-0.sqlite").read_bytes() == before
+    assert not list(target.glob("earlier-*"))

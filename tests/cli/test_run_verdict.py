@@ -77,16 +77,33 @@ def test_a_script_that_trains_nothing_is_inconclusive(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0
     assert done.stdout == "nothing\n"
-    assert len(done.stderr.splitlines()) == 1
-    assert "nothing was trained" in done.stderr
+    assert done.stderr.startswith(
+        "traindoctor: INCONCLUSIVE [0 steps]\n  why        nothing was trained"
+    )
+    assert done.stderr.endswith("  recorded   nothing\n")
     assert json.loads((tmp_path / "v.json").read_text())["verdict"] == "inconclusive"
 
 
 @pytest.mark.parametrize(
     ("line", "said", "status"),
     [
-        ("raise ValueError('no data')", "ended by ValueError before", 1),
-        ("raise SystemExit(3)", "ended with status 3 before", 3),
+        (
+            "raise ValueError('no data')",
+            "the script ended with ValueError before training: no data",
+            1,
+        ),
+        (
+            "import not_a_module",
+            "the script ended with ModuleNotFoundError before training: No module named "
+            "'not_a_module'",
+            1,
+        ),
+        ("raise SystemExit(3)", "the script ended with status 3 before training", 3),
+        (
+            "raise RuntimeError('bad login, api_key=abcdef0123456789abcdef0123456789')",
+            "the script ended with RuntimeError before training: bad login, api_key=[redacted]",
+            1,
+        ),
     ],
 )
 def test_a_script_that_ends_before_it_trains_is_told_as_such(
@@ -94,18 +111,20 @@ def test_a_script_that_ends_before_it_trains_is_told_as_such(
 ) -> None:
     (tmp_path / "early.py").write_text(f"{line}\n")
     command = [sys.executable, "-m", "traindoctor", "run", "--out", str(tmp_path / "run")]
+    command += ["--json", str(tmp_path / "v.json")]
     done = subprocess.run([*command, "early.py"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == status
-    assert said in done.stderr.splitlines()[-1]
-    assert done.stderr.endswith("nothing was trained\n")
+    verdict = done.stderr.partition("traindoctor: INCONCLUSIVE [0 steps]\n")[2]
+    assert " ".join(verdict.split()) == f"why {said} recorded nothing"
+    assert max(map(len, verdict.splitlines())) <= 80
+    assert json.loads((tmp_path / "v.json").read_text())["reason"] == said
 
 
 def test_an_option_that_does_not_exist_is_no_script(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "traindoctor", "run", "--bugdet", "3", "train.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
-    assert "No such option '--bugdet'" in done.stderr
-    assert "'--budget'" in done.stderr
+    assert "No such option '--bugdet'. Did you mean '--budget'?" in done.stderr
 
 
 def test_what_follows_the_script_is_the_scripts(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_fix_is_told_as_one(pair: tuple[Path, Path]) -> None:
     rows = {row.name: row for row in found.laws}
     law = rows["missing-zero-grad"]
     assert (law.a, law.b) == ("broken (confirmed)", "holds")
-    assert law.note == "gradients of an earlier step are not in this one"
+    assert law.note == "gradients of earlier steps do not leak into this one"
     assert not [row for row in found.settings if row.differs]
     assert not any("before the first step" in remark for remark in found.remarks)
 

@@ -189,7 +189,7 @@ def test_a_run_for_which_there_was_no_time_is_told_with_the_command() -> None:
     facts = {"doctor.unmade": ["later"], "script": {"path": "a b.py", "argv": ["--lr", "1"]}}
     judged = diagnose(make_record(steps, facts=facts), checks=checks)
     assert judged.verdict == "inconclusive"
-    assert judged.reason == "there was no time to test position-missing"
+    assert judged.reason == "no time was left to test position-missing"
     assert judged.reproduce == "traindoctor run 'a b.py' --lr 1"
     assert judged.decides == "traindoctor run --after 120 'a b.py' --lr 1"
     facts["script"] = {"path": "a.b", "argv": ["--lr", "1"], "module": True}
@@ -211,7 +211,7 @@ def test_a_record_without_an_end_is_not_called_healthy() -> None:
     assert diagnose(ended, checks=[clear]).verdict == "healthy"
     full = diagnose(running, checks=[clear], ended_early="no space left on device")
     assert full.verdict == "inconclusive"
-    assert full.reason == "watching ended after 30 steps: no space left on device"
+    assert full.reason == "the run was only watched for 30 steps: no space left on device"
 
 
 def test_a_test_that_was_to_be_made_again_and_was_not_leaves_the_run_open() -> None:
@@ -226,4 +226,4 @@ def test_a_test_that_was_to_be_made_again_and_was_not_leaves_the_run_open() -> N
     )
     judged = diagnose(record, checks=[again])
     assert judged.verdict == "inconclusive"
-    assert judged.reason == "there was no time to test position-missing"
+    assert judged.reason == "no time was left to test position-missing"

@@ -48,7 +48,7 @@ TOLD_APART = {
 def judged(patient: Patient) -> Outcome:
     result = place_codes(patient)
     asked = ExamResult(
-        "positions", 0, "not-applicable", {}, "the model does not read rows of tokens"
+        "positions", 0, "not-applicable", {}, "the model does not take rows of tokens"
     )
     return position_missing(make_record({"loss.root": [1.6] * 20}, exams=[asked, result]))
 
@@ -90,13 +90,13 @@ def test_a_table_that_was_never_filled(dense: bool, filled: bool) -> None:
 def test_a_model_without_codes_is_not_cleared() -> None:
     outcome = judged(examined(lambda m, h: h + m.table, table=torch.randn(D)))
     assert isinstance(outcome, NotJudged)
-    assert "no code is added" in outcome.reason
+    assert "no position embedding is added" in outcome.reason
 
 
 def test_nothing_is_missing_where_nothing_is_left_to_learn() -> None:
     result = place_codes(BLIND["sine and cosine"]())
     asked = ExamResult(
-        "positions", 0, "not-applicable", {}, "the model does not read rows of tokens"
+        "positions", 0, "not-applicable", {}, "the model does not take rows of tokens"
     )
     losses = [1.6 * 0.9**step for step in range(60)]
     record = make_record({"loss.root": losses}, exams=[asked, result])
@@ -195,7 +195,7 @@ def test_a_set_is_not_accused_by_a_loss_that_is_no_measure() -> None:
     assert not isinstance(of_pictures(model, [0.8, -0.6, 0.7, -0.9] * 5), Finding)
     in_turn = of_pictures(model, [1.6] * 20, optimizers=2.0)
     assert isinstance(in_turn, NotJudged)
-    assert "does not tell" in in_turn.reason
+    assert "does not show" in in_turn.reason
 
 
 @pytest.mark.parametrize("reader", [False, True])

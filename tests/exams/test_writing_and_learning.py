@@ -79,7 +79,7 @@ def test_numbers_of_the_models_own_making_are_nobodys_to_tell(
     patient.snapshot = SimpleNamespace(logs={number: codes_first(number) for number in range(46)})
     result = reference_numbers(patient)
     if asked == "codes":
-        assert "model's own" in result.reason
+        assert "computed by the model" in result.reason
     else:
         assert result.values["held_out"] < 0.95
 
@@ -129,4 +129,4 @@ def test_what_an_environment_gives_next_is_no_batch(how: str, together: bool) ->
     """A loop over examples may drop out, and read its loss and its hits."""
     result = batched_forward(acting(how))
     assert result.done is together
-    assert together or "drawn" in result.reason
+    assert together or "sampled" in result.reason

@@ -225,7 +225,7 @@ def test_data_that_cannot_be_followed_is_refused_with_its_shape(tmp_path) -> Non
         return by_hand(logits, torch.from_numpy(numbers.integers(0, logits.shape[-1], y.shape)))
 
     watch, _, _ = run(tmp_path, loss_of=drawn_inside)
-    with pytest.raises(ReplayError, match="could not be followed"):
+    with pytest.raises(ReplayError, match="could not be traced"):
         first_plan(watch)
 
 

@@ -24,7 +24,7 @@ SOURCE = HERE.parents[1] / "src"
 # Lines of a difference that are shown, in all and of each side; the rest is more of the same.
 SHOWN, SHOWN_OF_EACH, WIDTH = 14, 3, 160
 HEADLINE = re.compile(r"^traindoctor: (SICK|HEALTHY|INCONCLUSIVE)\b")
-LAST_LINE = re.compile(r"^  recorded in |nothing was trained$")
+LAST_LINE = re.compile(r"^  recorded (in | +nothing$)")
 # The head of a line of torch's own logs: time and process are no part of what is said.
 LOG_HEAD = re.compile(r"^(?:[IWE]\d{4} [\d:.]+ +\d+|[A-Z]+:[\d-]+ [\d:]+ \d+:\d+) ", re.MULTILINE)
 # Where an object lies is another place in every process.

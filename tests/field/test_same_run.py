@@ -61,8 +61,8 @@ def test_every_program_has_a_row() -> None:
 
 def test_the_verdict_is_cut_and_nothing_else() -> None:
     script = "step 1\n  recorded in my notes\n"
-    ours = "traindoctor: HEALTHY [3 steps]: fine\n\n  not judged a\n  recorded in /x\n"
+    ours = "traindoctor: HEALTHY [3 steps]\n\n  not judged a\n  recorded in /x\n"
     assert without_ours(script + ours + "bye\n", loud=True) == (script + "bye\n", 1)
     assert without_ours(script + ours, loud=False) == (script + ours, 0)
-    nothing = "traindoctor: INCONCLUSIVE [0 steps]: no step: nothing was trained\n"
+    nothing = "traindoctor: INCONCLUSIVE [0 steps]\n  why        x\n  recorded   nothing\n"
     assert without_ours(nothing + script, loud=True) == (script, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from traindoctor.errors import RecordError
 from traindoctor.record import RecordWriter, agreement, comparable, make_record
-from traindoctor.record.runs import find_runs
+from traindoctor.record.runs import earlier_run, find_runs
 
 
 def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
@@ -56,3 +56,36 @@ def test_a_missing_rank_is_not_judged() -> None:
     kind, text = comparable(make_record(facts={"ranks": {"world": 2}})) or ("", "")
     assert kind == "not judged"
     assert "only one record" in text
+
+
+def recorded(folder: Path, script: str, created: float, *, steps: int = 5) -> Path:
+    writer = RecordWriter(folder, meta={"created": created})
+    for step in range(steps):
+        writer.scalar("loss.root", step, 1.0)
+    writer.fact("script", {"path": script, "argv": []})
+    writer.close()
+    return folder
+
+
+def test_the_last_run_of_the_same_script_is_found(tmp_path: Path) -> None:
+    recorded(tmp_path / "oldest", "train.py", 100.0)
+    last = recorded(tmp_path / "last", "train.py", 200.0)
+    recorded(tmp_path / "other", "eval.py", 300.0)
+    recorded(tmp_path / "empty", "train.py", 350.0, steps=0)
+    mine = recorded(tmp_path / "mine", "train.py", 400.0)
+    recorded(tmp_path / "later", "train.py", 500.0)
+    assert earlier_run(mine) == last
+    assert earlier_run(tmp_path / "other") is None
+    assert earlier_run(tmp_path / "nothing") is None
+
+
+def test_what_the_same_folder_held_before_is_a_run_too(tmp_path: Path) -> None:
+    before = recorded(tmp_path / "run" / "earlier-1", "train.py", 100.0)
+    assert earlier_run(recorded(tmp_path / "run", "train.py", 200.0)) == before
+
+
+def test_a_broken_neighbour_is_passed_over(tmp_path: Path) -> None:
+    mine = recorded(tmp_path / "mine", "train.py", 200.0)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "record-0.sqlite").write_bytes(b"no database")
+    assert earlier_run(mine) is None

@@ -42,7 +42,7 @@ def test_fields_of_the_design() -> None:
     (cause,) = data["causes"]
     assert (cause["proof"], cause["law"]) == (
         "law",
-        "the first value that is not finite has a maker",
+        "every operation gives finite results for the inputs it gets",
     )
     assert data["ruled_out"] == [{"cause": "a", "by": "b"}]
     command = "traindoctor run --after 120 x.py"

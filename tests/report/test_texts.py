@@ -37,7 +37,7 @@ def test_terminal(case: str, width: int) -> None:
 @pytest.mark.parametrize(("percent", "said"), [(1.234, "1.2 %"), (21.87, "22 %"), (9.96, "10 %")])
 def test_the_cost_is_told_in_seconds_and_as_a_share(percent: float, said: str) -> None:
     short = replace(CASES["sick"](), overhead_percent=percent, overhead_seconds=1.34)
-    assert f"[160 steps, cost 1.3 s, {said}]" in terminal.report(short, width=120)
+    assert f"cost       1.3 s while the script ran ({said})" in terminal.report(short, width=120)
 
 
 @pytest.mark.parametrize("case", CASES)

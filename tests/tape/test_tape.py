@@ -260,7 +260,7 @@ def test_another_batch_goes_through_the_same_step() -> None:
     x2, y2 = batch()
     expected = F.cross_entropy(model(x2).view(-1, V), y2.reshape(-1))
     assert torch.equal(replay(tape, batch=(x2, y2)).loss, expected)
-    with pytest.raises(ReplayError, match="2 tensors of data"):
+    with pytest.raises(ReplayError, match="2 data tensors"):
         replay(tape, batch=(x2,))
 
 

@@ -77,14 +77,14 @@ class Beside:
         began = time.perf_counter()
         try:
             if recorder.num_passes != passes:
-                raise ReplayError("compiled code that calls backward itself cannot be run twice")
+                raise ReplayError("compiled code that calls backward itself cannot be repeated")
             refuse_if_joined(modules)
             before.refuse_if_written(result)
             reason = side_effects.of_modules(modules) or side_effects.of_callable(uncompiled)
             if any(has_hooks(module) for module in modules):
                 reason = "its modules have hooks"
             if reason is not None:
-                raise ReplayError(f"compiled code is not run a second time: {reason}")
+                raise ReplayError(f"compiled code is not repeated: {reason}")
             self._run(uncompiled, result, before, modules)
         except Exception as error:  # the border: what we run beside the script must not reach it
             recorder.fail(error)
@@ -146,9 +146,9 @@ class Before:
     def refuse_if_written(self, result: Any) -> None:
         """A step of an optimizer, a running sum: not to be done a second time."""
         if [t._version for t in self._watched] != self.versions:
-            raise ReplayError("compiled code that writes to its arguments cannot be run twice")
+            raise ReplayError("compiled code that writes to its arguments cannot be repeated")
         if not any(t.requires_grad for t in tensors_in(result)):
-            raise ReplayError("compiled code whose result has no gradient is not run twice")
+            raise ReplayError("compiled code whose result has no gradient is not repeated")
 
     def drew(self) -> bool:
         """Whether random numbers were drawn since these states."""
@@ -175,7 +175,8 @@ def refuse_if_joined(modules: Iterable[nn.Module]) -> None:
         for inner in module.modules():
             if isinstance(inner, nn.parallel.DistributedDataParallel):
                 raise ReplayError(
-                    "compiled code around DistributedDataParallel cannot be run twice: it communicates"
+                    "compiled code around DistributedDataParallel cannot be repeated: it "
+                    "communicates"
                 )
         if sharded(module.parameters()):
             raise ReplayError(SHARDED)

@@ -120,7 +120,7 @@ class Panel:
         except Exception as error:  # a probe may fail; the run may not
             if raised_by_signal(error):
                 raise
-            self._fault(f"probe {probe.name}", error)
+            self._fault(f"measuring {probe.name!r}", error)
             self.probes.remove(probe)
             self._learn()
             self.governor.parts.pop(probe.name, None)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from traindoctor.capture.arming import say
-from traindoctor.errors import TraindoctorError
+from traindoctor.errors import TraindoctorError, in_a_sentence
 from traindoctor.ground.unseen import FILE as UNSEEN
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -52,6 +52,10 @@ def run_module(name: str, arguments: Sequence[str], finish: Callable[[int | str]
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
     return _execute(functools.partial(_module, name, arguments), finish)
+
+
+error_said: str | None = None
+"""What ended the script, where that was an error: its kind and the first sentence of its text."""
 
 
 class _CannotRun(Exception):
@@ -119,6 +123,7 @@ def _fresh_main(*, file: str) -> types.ModuleType:
 
 
 def _execute(run: Callable[[], object], finish: Callable[[int | str], None]) -> int:
+    global error_said
     process = os.getpid()
     interrupted = False
     ended: int | str
@@ -138,6 +143,7 @@ def _execute(run: Callable[[], object], finish: Callable[[int | str], None]) -> 
         interrupted, ended, status = True, "KeyboardInterrupt", INTERRUPTED
     except BaseException as error:  # as the interpreter does: print and end with 1
         _print_traceback(error)
+        error_said = in_a_sentence(error)
         ended, status = type(error).__name__, 1
     _flush()
     if (

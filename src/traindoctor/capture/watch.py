@@ -311,7 +311,7 @@ class Watch:
             self.attention.begin_stage(self.step)
 
     def _fault(self, who: str, error: BaseException) -> None:
-        text = f"{who} failed and was taken off: {''.join(traceback.format_exception(error))}"
+        text = f"{who} failed and was switched off: {''.join(traceback.format_exception(error))}"
         self.faults.append(text)
         if self._writer is not None:
             self._writer.note("fault", text)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from traindoctor.checks.series_words import said
+from traindoctor.checks.series_words import missing, said
 from traindoctor.record import ExamResult, Record, Series
 
 # How the evidence was got, from the surest to the weakest. DESIGN.md's order of instruments.
@@ -26,6 +26,8 @@ Why = Literal[
     "too-few-steps", "not-measured", "not-possible", "not-made", "no-time", "check-failed"
 ]
 
+# Said of a test that a check waits for.
+NOT_YET = "not tested yet"
 # Confidence runs from the first number to the second as the evidence outgrows its noise.
 CONFIDENCE: dict[Grade, tuple[float, float]] = {
     "exact": (
@@ -198,9 +200,11 @@ class Check:
             if series is None or len(series) == 0:
                 if self.of_optimizer:
                     return without_optimizer(self, record)
-                return NotJudged(self.slug, f"{said(name)} was not seen", why="not-measured")
+                return NotJudged(self.slug, missing(name), why="not-measured")
             if len(series) < self.min_steps:
-                reason = f"needs {self.min_steps} steps with {said(name)}, saw {len(series)}"
+                reason = f"needs {self.min_steps} steps, saw {len(series)}"
+                if len(series) < record.num_steps:
+                    reason = f"needs {said(name)} on {self.min_steps} steps, saw {len(series)}"
                 return NotJudged(self.slug, reason, why="too-few-steps")
         seen = self.at_once(record) if self.at_once is not None else None
         if seen is not None:
@@ -215,7 +219,7 @@ class Check:
         """What follows where the exam has no result to judge by; None where it has one."""
         result = record.exam(exam)
         if result is None:
-            return NotJudged(self.slug, "not tested yet", wants=exam, why="not-made")
+            return NotJudged(self.slug, NOT_YET, wants=exam, why="not-made")
         if result.outcome == "not-applicable":
             return NotApplicable(self.slug, result.reason)
         if result.done:
@@ -296,15 +300,15 @@ def not_comparable(check: Check, kind: str, reason: str) -> Outcome:
 def without_optimizer(check: Check, record: Record) -> Outcome:
     """No optimizer of torch has stepped."""
     if watched(record) and record.num_steps >= ENOUGH_LOOKS:
-        return check.not_applicable("the script updates its weights without an optimizer of torch")
-    return check.not_judged("no optimizer of torch was seen to step", why="not-measured")
+        return check.not_applicable("the script updates its weights without a PyTorch optimizer")
+    return check.not_judged("no step of a PyTorch optimizer was seen", why="not-measured")
 
 
 def without_text(check: Check, record: Record) -> Outcome:
     """No text was written while the run was watched."""
     if watched(record):
-        return check.not_applicable("the run writes no text")
-    return check.not_judged("whether the run writes text is not known", why="not-measured")
+        return check.not_applicable("the run generates no text")
+    return check.not_judged("it is not known whether the run generates text", why="not-measured")
 
 
 def wanted_exam(record: Record, exam: str) -> ExamResult:

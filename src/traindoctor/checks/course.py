@@ -35,7 +35,7 @@ MOST_CONTEXT = 0.7
 # Share of its largest size by which a loss must lie on either side of 0: 20 supervised runs never go below 0, three policy
 # gradients with a baseline reach -0.23 to -1.
 SIGN = 0.01
-NO_MEASURE = "the loss is now above, now below 0: its level is no measure of success"
+NO_MEASURE = "the loss goes above and below 0, so its level says nothing about progress"
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 
-from traindoctor.checks import FAMILIES
+from traindoctor.checks import BY_SLUG, FAMILIES
+from traindoctor.checks.base import Check
+from traindoctor.report import terminal
+
+LONGEST = max(len(slug) for slug in BY_SLUG)
+# Under this a title beside the code has a word or two per line.
+LEAST_TITLE = 30
 
 
 @click.command()
@@ -21,10 +28,18 @@ def command(as_json: bool) -> None:
         ]
         click.echo(json.dumps(rows, indent=1))
         return
-    width = max((len(check.slug) for checks in FAMILIES.values() for check in checks), default=0)
+    width = terminal.width_of(sys.stdout)
     for family, checks in FAMILIES.items():
         if checks:
             click.echo(family)
         for check in checks:
-            click.echo(f"  {check.slug:<{width}}  {check.code}  {check.title}")
+            click.echo("\n".join(row(check, width)))
     click.echo("\n`traindoctor explain CAUSE` prints the page of one.")
+
+
+def row(check: Check, width: int) -> list[str]:
+    """Cause, code and title; the title below the others where the window is narrow."""
+    name = f"  {check.slug:<{LONGEST}}  {check.code}  "
+    if len(name) + LEAST_TITLE > width:
+        return [name.rstrip(), *terminal.wrapped(check.title, width, "    ", "    ")]
+    return terminal.wrapped(check.title, width, name, " " * len(name))

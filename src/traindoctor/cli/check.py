@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import runpy
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=1.0),
     default=40.0,
     show_default=True,
-    help="Time for the exams, beside the first steps themselves.",
+    help="Time for the tests, on top of the first steps themselves.",
 )
 @click.option(
     "--each-module",
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also test every module alone by finite differences, on its real inputs (up to a minute more).",
 )
-@click.argument("target", required=False, metavar="[SCRIPT.PY | PATIENT.PY]")
+@click.argument("target", required=False, metavar="[SCRIPT.PY | FILE.PY]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def command(
     json_file: str | None,
@@ -64,12 +65,12 @@ def command(
     """Examine model, loss, data and optimizer before training.
 
     \b
-    traindoctor check train.py --its --args      any training script: its first steps, then it is stopped
-    traindoctor check patient.py                 a file with a function patient(), see below
-    traindoctor check --data my.txt --preset base    the settings of `traindoctor train`, --data first
-    traindoctor check --preset demo              the same on the embedded text
+    traindoctor check train.py --its --args  a script: runs its first steps only
+    traindoctor check file.py                a file with patient(), see below
+    traindoctor check --data my.txt ...      with the options of `train`
+    traindoctor check --preset demo          the same on the embedded text
 
-    patient() gives `model, batches, loss_fn, optimizer`, with `loss_fn(model, batch)` a scalar.
+    patient() returns `model, batches, loss_fn, optimizer`; `loss_fn(model, batch)` is a scalar.
 
     Exit status: 0 healthy, 1 sick, 2 wrong use, 3 inconclusive.
     """
@@ -89,13 +90,17 @@ def command(
         raise TraindoctorError(f"there is no file {target!r}; give a Python script")
     if defines_patient(path):
         return tell(of_patient(path, arguments, seconds, layers), json_to)
-    return tell(of_script(target, arguments, seconds, layers), json_to)
+    from traindoctor.diagnosis.verdict import RUN
+
+    found = of_script(target, arguments, seconds, layers)
+    return tell(found, json_to, f"{RUN}{shlex.join([target, *arguments])}")
 
 
-def tell(found: Checkup, json_to: str | IO[str] | None) -> int:
-    """Prints table and verdict, or writes the JSON alone to the stream; gives the exit status."""
+def tell(found: Checkup, json_to: str | IO[str] | None, whole: str | None = None) -> int:
+    """Prints table and verdict, or writes the JSON alone to the stream; gives the exit status. `whole`: the command for
+    the whole run."""
     from traindoctor.cli.diagnose import STATUS
-    from traindoctor.report import checklist, first_rows, terminal
+    from traindoctor.report import checklist, first_rows, next_steps, terminal
     from traindoctor.report import json as json_report
 
     table = checklist.lines(found.diagnosis, found.asked, found.exams, found.unmade)
@@ -109,6 +114,9 @@ def tell(found: Checkup, json_to: str | IO[str] | None) -> int:
         if first:
             click.echo(first)
         terminal.show(found.diagnosis, sys.stdout)
+        more = (whole,) if whole and found.diagnosis.verdict == "healthy" else ()
+        commands = next_steps.next_steps(found.diagnosis, more=more)
+        click.echo(next_steps.text(commands, width), nl=False)
     return STATUS[found.diagnosis.verdict]
 
 
@@ -133,11 +141,11 @@ def of_patient(path: Path, arguments: tuple[str, ...], seconds: float, layers: b
     if isinstance(made, dict):
         lacking = [part for part in parts if part not in made]
         if lacking:
-            raise TraindoctorError(f"patient() gave a dict without {', '.join(lacking)}")
+            raise TraindoctorError(f"patient() returned a dict without {', '.join(lacking)}")
         made = tuple(made[part] for part in parts)
     if not isinstance(made, tuple) or len(made) != len(parts):
         what = type(made).__name__ + (f" of {len(made)}" if isinstance(made, tuple) else "")
-        raise TraindoctorError(f"patient() must give ({', '.join(parts)}), it gave {what}")
+        raise TraindoctorError(f"patient() must return ({', '.join(parts)}), it returned {what}")
     return replace(
         checkup(*made, seconds=seconds, layers=layers), decode=first_rows.find_decoder(names)
     )
@@ -176,7 +184,8 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: b
         arming.arm(settings)
         status = runner.run_script(target, arguments, finish)
         if status != 0 and not list(folder.glob("record-*.sqlite")):
-            raise TraindoctorError(f"{target} ended with status {status} before its first step")
+            how = runner.error_said or f"status {status}"
+            raise TraindoctorError(f"{target} ended with {how} before its first step")
         decode = first_rows.find_decoder(vars(sys.modules["__main__"]))
         return replace(judged(folder), decode=decode)
     finally:
@@ -208,7 +217,12 @@ def of_trainer(data: tuple[str, ...], extra: list[str], seconds: float, layers: 
     from traindoctor.lm.tokenizer import load_tokenizer
 
     settings = [*(item for path in data for item in ("--data", path)), *extra]
-    given = dict(trainer.command.make_context("check", settings).params)
+    try:
+        given = dict(trainer.command.make_context("traindoctor check", settings).params)
+    except click.NoSuchOption as error:
+        from traindoctor.cli.suggestions import unknown_option
+
+        raise unknown_option(error, ("--seconds", "--each-module", "--json")) from None
     for name in ("out", "resume", "overwrite", "ui", "board"):
         if given.pop(name):
             raise TraindoctorError(

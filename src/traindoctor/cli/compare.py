@@ -78,13 +78,13 @@ def command(
     """Find the first tensor in which two implementations differ, beyond what rounding explains.
 
     \b
-    traindoctor compare ref.py:make mine.py:make      functions that give model, batches, loss_fn, optimizer
-    traindoctor compare ref.py:make dump/             a dump of a program in any language (docs/dump-format.md)
-    traindoctor compare good/ dump/                   two dumps
-    traindoctor compare train.py "torchrun --nproc-per-node 2 train.py"     scripts with their arguments
-    traindoctor compare runs/before runs/after        two recorded runs: did the change help?
+    traindoctor compare ref.py:make mine.py:make   two functions
+    traindoctor compare ref.py:make dump/          a dump, see docs/dump-format.md
+    traindoctor compare good/ dump/                two dumps
+    traindoctor compare train.py "torchrun --nproc-per-node 2 train.py"   scripts
+    traindoctor compare runs/before runs/after     two runs: did the change help?
 
-    A is trusted. Functions are given the same weights and batches; dropout modules are switched off. Forward, loss,
+    A is trusted. A function returns a model, batches, a loss function and an optimizer. Both are given the same weights and batches; dropout modules are switched off. Forward, loss,
     backward and update are walked in order; the answer names the first difference and, where a simple one fits, its kind.
 
     Exit status: 0 equal, 1 different, 2 wrong use, 3 inconclusive.

@@ -14,7 +14,7 @@ from traindoctor.plain_files import is_there
 from traindoctor.record import Record, open_record
 from traindoctor.record.reader import record_files
 from traindoctor.report import json as json_report
-from traindoctor.report import terminal
+from traindoctor.report.after_run import print_verdict
 
 # Exit status of `check` and `diagnose`; 2 is wrong use.
 STATUS = {"healthy": 0, "sick": 1, "inconclusive": 3, "running": 3}
@@ -32,12 +32,12 @@ def read(source: Path, *, vocab_size: int | None = None) -> Record:
     return read_log(source, vocab_size=vocab_size)
 
 
-def tell(diagnosis: Diagnosis, json_file: str | None) -> int:
+def tell(diagnosis: Diagnosis, record: Record, source: Path, json_file: str | None) -> int:
     """Prints the verdict (JSON on standard output replaces it) and gives the exit status."""
     if json_file is not None:
         json_report.write(diagnosis, json_file)
     if json_file != "-":
-        terminal.show(diagnosis, sys.stdout)
+        print_verdict(diagnosis, record, sys.stdout, source)
     return STATUS[diagnosis.verdict]
 
 
@@ -52,15 +52,16 @@ def tell(diagnosis: Diagnosis, json_file: str | None) -> int:
     "--vocab-size",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Of a log: tokens of the model, to know the loss of a blind guess.",
+    help="For a log: vocabulary size of the model, to know the loss of a blind guess.",
 )
 @click.argument("source", type=click.Path(path_type=Path))
 def command(json_file: str | None, vocab_size: int | None, source: Path) -> int:
     """Judge a recorded run (its folder), or the log of another tool.
 
     Logs: CSV, JSON, JSON lines, a Trainer's trainer_state.json, Lightning's metrics.csv, downloads of W&B, MLflow and
-    TensorBoard, and folders of these. A log shows curves: it is told what they show, never that a run is healthy.
+    TensorBoard, and folders of these. A log only has curves: they can show that something is wrong, never that a run is healthy.
 
     Exit status: 0 healthy, 1 sick, 2 wrong use, 3 inconclusive.
     """
-    return tell(diagnose(read(source, vocab_size=vocab_size)), json_file)
+    record = read(source, vocab_size=vocab_size)
+    return tell(diagnose(record), record, source, json_file)

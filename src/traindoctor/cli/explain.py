@@ -6,11 +6,17 @@ import sys
 
 import click
 
+from traindoctor.checks import BY_SLUG
 from traindoctor.diagnosis import explain
 
 
+def slugs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell's completion."""
+    return [slug for slug in BY_SLUG if slug.startswith(incomplete)]
+
+
 @click.command()
-@click.argument("cause")
+@click.argument("cause", shell_complete=slugs)
 def command(cause: str) -> None:
     """Print the page of CAUSE, a slug (missing-zero-grad) or a code (GRD001)."""
     page = explain(cause)

@@ -18,13 +18,13 @@ import click
     metavar="WHICH",
     help="best, last or a step (hf only).",
 )
-@click.option("--overwrite", is_flag=True, help="Replace what lies at PATH.")
+@click.option("--overwrite", is_flag=True, help="Replace what is at PATH.")
 def command(run: Path, form: str, out: Path, checkpoint: str, overwrite: bool) -> int:
-    """Give a run away.
+    """Export a run for other tools.
 
     \b
-    hf       a folder for AutoModelForCausalLM and AutoTokenizer (GPT-2 or Llama layout)
-    csv      all recorded numbers: rank, step, series, layer, value; facts beside it as JSON
+    hf       for AutoModelForCausalLM and AutoTokenizer (GPT-2 or Llama layout)
+    csv      every recorded number: rank, step, series, layer, value; facts: JSON
     parquet  the same, as Parquet
     """
     if form == "hf":

@@ -51,11 +51,11 @@ def command(
     device: str,
     stream: bool,
 ) -> int:
-    """Let a trained run write text.
+    """Generate text with a trained run.
 
     \b
     traindoctor generate runs/demo --prompt "The function"
-    traindoctor generate runs/demo --prompt "The" --num-samples 5 --top-p 0.9 --stop "\\n\\n"
+    traindoctor generate runs/demo --num-samples 5 --top-p 0.9 --stop "\\n\\n"
     """
     for option, number in (("--max-tokens", max_tokens), ("--num-samples", num_samples)):
         if number < 1:

@@ -7,6 +7,7 @@ is shown: the script's stream has no line of ours but the verdict.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
@@ -32,14 +33,38 @@ REDRAW_SECONDS = 1.0
 LENGTHS = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max", "PolynomialLR": "total_iters"}
 
 
-def open_page(folder: Path, *, quiet: bool = False) -> None:
-    """`--ui`: the live page beside the run."""
+def open_page(folder: Path, *, quiet: bool = False) -> str:
+    """`--ui`: the live page beside the run, and its address."""
     from traindoctor.dashboard.launch import open_browser, serve_in_background
 
     url = serve_in_background(folder)
     if not quiet:
         print(f"traindoctor: the run is shown at {url}", file=sys.stderr)
     open_browser(url)
+    return url
+
+
+def keep_page(url: str) -> None:
+    """The page is served as long as this process lives: at a terminal, until the reader has read it."""
+    if not attended():
+        return
+    try:
+        print(f"traindoctor: the run is still shown at {url}; Ctrl-C ends it", file=sys.stderr)
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+
+
+def attended() -> bool:
+    """Somebody sits at the terminal and waits for this command: it does not run in the background."""
+    try:
+        return (
+            sys.stdin.isatty()
+            and sys.stderr.isatty()
+            and os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+        )
+    except (OSError, ValueError, AttributeError):  # closed streams; systems without process groups
+        return False
 
 
 def sparkline(numbers: Iterable[float], width: int = 24) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from traindoctor.errors import TraindoctorError
+from traindoctor.report import terminal
 
 if TYPE_CHECKING:
     from traindoctor.numerics.precision import Conclusion, Measurement
@@ -54,7 +56,7 @@ def command(
     if json_file:
         _write_json(json_file, measurements, conclusions, tests, reference)
     if json_file != "-":
-        console = Console(width=110 if not Console().is_terminal else None)
+        console = Console(width=terminal.width_of(sys.stdout))
         _print(console, measurements, conclusions, tests, reference)
     if plot_file:
         draw(Path(plot_file), measurements, tests)
@@ -99,25 +101,27 @@ def _print(
     reference: float | None,
 ) -> None:
     methods = list(dict.fromkeys(m.method for m in measurements))
-    table = Table(title="Worst relative error against float64 (denominator / loss / gradient)")
+    title = "Worst relative error against float64 (denominator/loss/gradient)"
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0))
     for name in ("V", "dtype", "logits"):
         table.add_column(name)
     for method in methods:
-        table.add_column(method, justify="right")
+        table.add_column(method, justify="right", overflow="fold")
     rows: dict[tuple[int, str, str], dict[str, Measurement]] = {}
     for m in measurements:
         rows.setdefault((m.vocabulary, m.dtype, m.scale), {})[m.method] = m
     for (V, dtype, scale), found in rows.items():
         cells = [
-            f"{found[k].denominator:.0e} / {found[k].loss:.0e} / {found[k].gradient:.0e}"
+            "/".join(map(short, (found[k].denominator, found[k].loss, found[k].gradient)))
             for k in methods
         ]
         table.add_row(str(V), dtype, scale, *cells)
     console.print(table)
     console.print("\nDoes the way of adding change the loss or the gradient? It ...")
     for c in conclusions:
-        line = f"  V = {c.vocabulary:<7} {c.dtype:<9} {c.text}"
-        console.print(line, highlight=False, soft_wrap=True)
+        lead = f"  V = {c.vocabulary:<7} {c.dtype:<9} "
+        for line in terminal.wrapped(c.text, console.width, lead, " " * len(lead)):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     if reference is None:
         console.print("  (float64 itself was not checked: pip install mpmath)")
     else:
@@ -125,29 +129,41 @@ def _print(
     _print_quarrel(console, tests)
 
 
+def short(value: float) -> str:
+    """One digit that matters: 4e-8, 0.3, 20."""
+    rounded = float(f"{value:.0e}")
+    if rounded == 0 or 0.01 <= abs(rounded) < 1000:
+        return f"{rounded:g}"
+    mantissa, _, exponent = f"{value:.0e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
 def _print_quarrel(console: Console, tests: Sequence[DifferenceTest]) -> None:
     from traindoctor.numerics import quarrel
 
-    table = Table(title="Finite differences of a RIGHT gradient (V = 50)")
+    table = Table(
+        title="Finite differences of a RIGHT gradient (V = 50)", box=None, padding=(0, 2, 0, 0)
+    )
     for name in ("dtype", "step h", "failed", "mean error", "rounding u|L|/h", "curvature h²"):
         table.add_column(name, justify="right")
     for t in tests:
         table.add_row(
             t.dtype,
-            f"{t.step:.0e}",
+            short(t.step),
             f"{t.failures} of {t.checks}",
-            f"{t.mean_error:.0e}",
-            f"{t.rounding:.0e}",
-            f"{t.curvature:.0e}",
+            short(t.mean_error),
+            short(t.rounding),
+            short(t.curvature),
         )
     console.print()
     console.print(table)
     disputed, right = quarrel.settle(list(tests))
-    console.print(
-        f"With h = {disputed.step:.0e} in float32, {disputed.failures} of {disputed.checks} checks "
-        f"of a right gradient fail: rounding alone is {disputed.rounding:.0e} of a coordinate. "
-        f"In float64 with h = {right.step:.0e}, {right.failures} fail (mean error {right.mean_error:.0e})."
+    text = (
+        f"With h = {short(disputed.step)} in float32, {disputed.failures} of {disputed.checks} checks "
+        f"of a right gradient fail: rounding alone is {short(disputed.rounding)} of a coordinate. In "
+        f"float64 with h = {short(right.step)}, {right.failures} fail (mean error {short(right.mean_error)})."
     )
+    console.print("\n".join(terminal.wrapped(text, console.width)), highlight=False, markup=False)
 
 
 PLOTS = (".png", ".svg", ".html")

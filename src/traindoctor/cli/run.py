@@ -49,24 +49,26 @@ RANKS_SECONDS = 10.0
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time for tests that are still wanted when the script has ended.",
+    help="Time for tests that are still open when the script has ended.",
 )
 @click.option(
     "--memory",
     type=Bytes(),
     metavar="SIZE",
-    help="Extra memory that watching may take, as 512M or 2G (default: 10 % of the process, at least 256M).",
+    help="Extra memory watching may use, as 512M or 2G (default: 10 % of the process, at least 256M).",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 when the run is sick.")
 @click.option("--stop-when-sick", is_flag=True, help="End the script once a cause is confirmed.")
-@click.option("--no-replay", is_flag=True, help="Tape no step: less memory, fewer tests.")
-@click.option("--ui", is_flag=True, help="Show the run in the browser while it goes.")
+@click.option("--no-replay", is_flag=True, help="Never repeat a step: less memory, fewer tests.")
+@click.option(
+    "--ui", is_flag=True, help="Show the run live in the browser; at a terminal, until Ctrl-C."
+)
 @click.option(
     "--board",
     type=click.Choice(BOARDS),
     help="Send the health measures and the verdict to a board as the run goes on.",
 )
-@click.option("--quiet", is_flag=True, help="Print nothing of our own.")
+@click.option("--quiet", is_flag=True, help="Print nothing but the script's own output.")
 @click.option(
     "--verify-fix",
     "patch_file",
@@ -103,7 +105,7 @@ def command(
     from traindoctor.capture import arming, runner
     from traindoctor.capture.folders import new_folder
     from traindoctor.cli import verify
-    from traindoctor.cli.live import open_page
+    from traindoctor.cli.live import keep_page, open_page
     from traindoctor.cli.patched_script import patched
     from traindoctor.cli.stdout_alone import stdout_for_json
 
@@ -146,11 +148,12 @@ def command(
         settings["patch"] = patch_file
     if change is not None or os.environ.pop(verify.VARIABLE, ""):
         verify.same_start()
-    if ui:
-        open_page(folder, quiet=quiet)
+    page = open_page(folder, quiet=quiet) if ui else None
     status, found = watched_run(
         run, settings, board, stdout_for_json() if json_file == "-" else json_to
     )
+    if page is not None:
+        keep_page(page)
     return 1 if strict and found is not None and found.verdict == "sick" else status
 
 
@@ -231,11 +234,15 @@ def verdict(
     from traindoctor.diagnosis import diagnose
     from traindoctor.record import Record, open_record
     from traindoctor.report import json as json_report
-    from traindoctor.report import terminal
+    from traindoctor.report.after_run import print_nothing, print_verdict
+    from traindoctor.report.next_steps import FIX_FILE
 
     wait_for_ranks(folder)
     recorded = unrecorded is None and bool(list(folder.glob("record-*.sqlite")))
-    diagnosis = diagnose(open_record(folder) if recorded else Record(), ended_early=ended_early)
+    record = open_record(folder) if recorded else Record()
+    diagnosis = diagnose(record, ended_early=ended_early)
+    if not recorded:
+        diagnosis = replace(diagnosis, reason=unrecorded or why_nothing(status))
     if verify is not None and recorded:
         from traindoctor.cli.verify import with_verification
 
@@ -244,25 +251,30 @@ def verdict(
         except TraindoctorError as error:
             diagnosis = replace(diagnosis, notes=(str(error), *diagnosis.notes))
     if (fix := next((cause.fix for cause in diagnosis.causes if cause.fix), None)) is not None:
-        (folder / terminal.FIX_FILE).write_text(fix, encoding="utf-8")
+        (folder / FIX_FILE).write_text(fix, encoding="utf-8")
     if unrecorded is not None:
         say(unrecorded)
     elif recorded and not quiet:
-        terminal.show(diagnosis, sys.stderr)
-        sys.stderr.write(terminal.next_steps(diagnosis, folder))
+        print_verdict(diagnosis, record, sys.stderr, folder)
         print(f"  recorded in {folder}", file=sys.stderr)
     elif not quiet:
-        say(f"INCONCLUSIVE [0 steps]: {why_nothing(status)}: nothing was trained")
+        print_nothing(diagnosis, sys.stderr)
     if json_to is not None:
         json_report.write(diagnosis, json_to)
     return diagnosis
 
 
 def why_nothing(status: int | str) -> str:
+    from traindoctor.capture import runner
+    from traindoctor.record.secrets import redact_text
+
     if status in (0, "stopped"):
-        return "the script called no backward pass and no optimizer step"
-    ended = f"with status {status}" if isinstance(status, int) else f"by {status}"
-    return f"the script ended {ended} before its first backward pass"
+        return "nothing was trained: the script never called backward() or optimizer.step()"
+    if isinstance(status, int):
+        return f"the script ended with status {status} before training"
+    said = redact_text(runner.error_said or status)
+    kind, _, text = said.partition(": ")
+    return f"the script ended with {kind} before training" + (f": {text}" if text else "")
 
 
 def wait_for_ranks(folder: Path) -> None:

@@ -76,7 +76,7 @@ def setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="DIR",
     help="Go on with a run from its last checkpoint.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a run that already lies in --out.")
+@click.option("--overwrite", is_flag=True, help="Replace a run that is already in --out.")
 @click.option(
     "--doctor/--no-doctor", default=True, help="Watch the run and end with a verdict.  [on]"
 )
@@ -104,7 +104,7 @@ def command(
 
     \b
     traindoctor train --data my.txt
-    traindoctor train --data books/ --tokenizer bpe --vocab-size 8000 --preset base
+    traindoctor train --data books/ --tokenizer bpe --preset base
     traindoctor train --resume runs/my --steps 10000
     torchrun --nproc-per-node 2 -m traindoctor train --data my.txt --out runs/two
 

@@ -130,7 +130,7 @@ class Display:
             console.print(f"\nstopped at step {outcome.step}; everything is saved. Go on with:")
             console.print(f"    traindoctor train --resume {run}")
             return
-        why = {"early-stop": " (no better for a while)"}.get(outcome.reason, "")
+        why = {"early-stop": " (no improvement for a while)"}.get(outcome.reason, "")
         best = (
             ""
             if math.isinf(outcome.best_loss)
@@ -140,7 +140,7 @@ class Display:
         )
         console.print(f"\ndone{why}: {outcome.step:,} steps in {outcome.seconds:.0f} s{best}")
         self._verdict(console)
-        console.print(f"the run lies in {run}; try next:")
+        console.print(f"the run is in {run}; next:")
         for line in (
             f'traindoctor generate {run} --prompt "The "',
             f"traindoctor ui {run}",
@@ -159,7 +159,7 @@ class Display:
         if self.doctor is None or diagnosis is None or not self.doctor.finished:
             return
         causes = ", ".join(cause.finding.cause for cause in diagnosis.roots)
-        console.print(f"the doctor says: {diagnosis.verdict}{': ' + causes if causes else ''}")
+        console.print(f"verdict: {diagnosis.verdict}{': ' + causes if causes else ''}")
 
     def _settings(self) -> None:
         """Every setting and, in bold, those that are not the default; once, when they are known to be possible."""

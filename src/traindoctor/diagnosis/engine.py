@@ -254,7 +254,9 @@ def find_check(name: str) -> Check:
         if key in (check.slug, check.code.lower()):
             return check
     near = [slug for slug in BY_SLUG if key and (key in slug or slug in key)]
+    codes = [check.code for check in CHECKS]
     near = near or difflib.get_close_matches(key, BY_SLUG)
+    near = near or difflib.get_close_matches(key.upper(), codes, cutoff=0.75)
     hint = f"; did you mean {', '.join(near)}?" if near else "; `traindoctor causes` lists them"
     raise TraindoctorError(f"there is no cause named {name!r}{hint}", slug="unknown-cause")
 

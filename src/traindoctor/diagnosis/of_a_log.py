@@ -14,7 +14,7 @@ from traindoctor.record import Record
 
 # Columns that a note lists: more than this nobody reads.
 MOST_COLUMNS = 12
-DECIDES = f"a log alone proves no cause: `{RUN}SCRIPT` would test them"
+NO_PROOF = "a log alone proves no cause"
 
 
 def diagnose_log(record: Record, outcomes: Sequence[Outcome], notes: Sequence[str]) -> Diagnosis:
@@ -27,7 +27,7 @@ def diagnose_log(record: Record, outcomes: Sequence[Outcome], notes: Sequence[st
     run = Run(steps=logged_steps(record), symptoms=tuple(seen))
     told = (*notes, *columns(record.fact("imported")))
     made = judge(outcomes, run, notes=told)
-    reason = f"{shown[0].sentence}; {DECIDES}"
+    reason = f"{shown[0].sentence}; {NO_PROOF}"
     return replace(made, verdict="inconclusive", reason=reason, decides=f"{RUN}SCRIPT")
 
 

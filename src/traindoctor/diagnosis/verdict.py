@@ -231,44 +231,44 @@ def _verdict(made: Diagnosis, run: Run) -> tuple[Verdict, str, str | None]:
         return "running", f"nothing found so far in {_steps(run.steps)}", None
     grave = [symptom for symptom in run.symptoms if symptom.grave]
     if grave:
-        return (
-            "inconclusive",
-            f"{grave[0].summary}, and no test could name the reason",
-            _longer(run, made),
-        )
+        text = f"{grave[0].summary}, and no test could name the cause"
+        return "inconclusive", text, _longer(run, made)
     if made.causes and run.symptoms:
         text = f"{run.symptoms[0].summary}; {made.causes[0].finding.cause} is possible, not proven"
         return "inconclusive", text, _longer(run, made)
     open_ = _open(made, run)
     if open_ is not None:
         return "inconclusive", *open_
-    passed = f"{made.passed} of {made.applicable} applicable tests pass in {_steps(run.steps)}"
-    return "healthy", passed + not_tested(made), None
+    return "healthy", _passed(made), None
 
 
 def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
     """Why a run of which nothing speaks ill cannot be called healthy."""
     if run.ended_early:
-        return f"watching ended after {_steps(run.steps)}: {run.ended_early}", None
+        return f"the run was only watched for {_steps(run.steps)}: {run.ended_early}", None
     if run.steps == 0:
         return "no training step was seen", None
     late = [
         one for one in made.not_judged if one.why == "no-time" and one.cause not in OUTCOME_ONLY
     ]
     if late:
-        return f"there was no time to test {_named(late)}", more_time(run.command)
+        text = f"no time was left to test {_named(late)}"
+        return text, more_time(run.command)
     early = [one for one in made.not_judged if one.wants in run.too_early]
     if early:
-        text = f"{_named(early)} can only be tested on a later step than was replayed"
+        text = f"{_named(early)} can only be tested on a later step than those that were examined"
         return text, more_budget(run.command)
     if run.steps < run.enough_steps:
         text = (
             f"{_steps(run.steps)} are too few to call a run healthy; {run.enough_steps} are needed"
         )
-        return text, "let it train longer"
+        return text, f"train for at least {run.enough_steps} steps"
     enough = min(ENOUGH_LOOKS, run.enough_steps)
     if run.measured is not None and run.measured < enough:
-        text = f"the budget left time for only {run.measured} of {_steps(run.steps)}; {enough} are needed"
+        text = (
+            f"the budget allowed for measuring only {run.measured} of {_steps(run.steps)}; {enough} are "
+            "needed"
+        )
         return text, more_budget(run.command)
     essential = [one for one in made.not_judged if one.cause in ESSENTIAL]
     if essential and essential[0].why == "not-made":
@@ -278,18 +278,15 @@ def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
     if essential:
         return f"{essential[0].cause} could not be tested: {essential[0].reason}", None
     if made.passed < MIN_PASSED_SHARE * made.applicable:
-        text = f"only {made.passed} of {made.applicable} applicable tests could be made"
-        return text + not_tested(made), None
+        return f"only {_passed(made)}", None
     return None
 
 
-def not_tested(made: Diagnosis, most: int = 3) -> str:
-    """'; not tested: overfitting (a validation loss was not seen) and 2 more'"""
-    told = [f"{one.cause} ({one.reason})" for one in made.not_judged[:most]]
-    more = len(made.not_judged) - len(told)
-    if not told:
-        return ""
-    return "; not tested: " + ", ".join(told) + (f" and {more} more" if more else "")
+def _passed(made: Diagnosis) -> str:
+    """'38 of 40 applicable tests pass, 2 could not be made'"""
+    text = f"{made.passed} of {made.applicable} applicable tests pass"
+    left = len(made.not_judged)
+    return f"{text}, {left} could not be made" if left else text
 
 
 def _longer(run: Run, made: Diagnosis) -> str | None:

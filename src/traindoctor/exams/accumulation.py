@@ -26,7 +26,7 @@ def accumulation(patient: Patient) -> Mapping[str, Any]:
     sites = [site for site in loss_sites(tape) if site.in_root and site.op.outputs[0] is not None]
     groups = by_line(sites)
     if not groups:
-        raise NotPossible("the step calls no loss function that is known")
+        raise NotPossible("the step calls no known loss function")
     calls = max(groups.values(), key=len)
     refs = [site.op.outputs[0] for site in calls]
     replayed = replay(tape, gradients=True, want=[ref for ref in refs if ref is not None])

@@ -59,7 +59,7 @@ class Agenda:
         try:
             return load(name) if name in self.exams else None
         except Exception as error:  # an exam that cannot be loaded is one exam less, not a run less
-            self._fault(f"exam {name} cannot be loaded: {error!r}")
+            self._fault(f"the test {name!r} cannot be loaded: {error!r}")
             self.exams = {key: home for key, home in self.exams.items() if key != name}
             return None
 
@@ -118,7 +118,7 @@ class Agenda:
         # A refusal is quick: it does not say what the exam itself will take.
         self.prices[name] = took if result.done else max(took, self.price(name))
         if (why := self.patient.stopped.get(exam.name)) is not None:
-            self._fault(f"the exam {exam.name} was {why}; it is not tried again")
+            self._fault(f"a test was {why} and is not tried again: {exam.title}")
         return result
 
     def _at_its_stage(self, exam: Any, name: str) -> ExamResult:

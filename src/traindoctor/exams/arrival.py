@@ -18,11 +18,11 @@ def gradient_arrival(patient: Patient) -> Mapping[str, Any]:
     that got the gradient of another one."""
     keeper = patient.snapshot
     if keeper is None:
-        raise NotPossible("the run was watched without replay")
+        raise NotPossible("replaying is off (--no-replay)")
     logs = keeper.logs
     seen = arrivals(patient.tapes, logs)
     if sum(step in logs for step in patient.tapes) < 2:
-        raise NotPossible("fewer than two steps could be replayed")
+        raise NotPossible("fewer than two steps could be repeated")
     found = by_hand(patient.tapes, logs)
     return {
         "steps": [one.step for one in seen],

@@ -61,7 +61,7 @@ def attention_scores(patient: Patient) -> Mapping[str, Any]:
     assert tape is not None
     structure = Structure(tape)
     if not structure.attentions:
-        raise NotApplicable("the step has no attention: no softmax enters a product with data")
+        raise NotApplicable("the step has no attention: no softmax is multiplied with data")
     rows = []
     for attention in structure.attentions[:24]:
         reading = read(tape, structure, attention)
@@ -72,7 +72,7 @@ def attention_scores(patient: Patient) -> Mapping[str, Any]:
             row["learned"] = is_learned(tape, structure, attention, reading.reach)
         rows.append(row)
     if not rows:
-        raise NotPossible("the scores of no attention could be read")
+        raise NotPossible("no attention scores could be read")
     return {"attentions": rows, "step": tape.step}
 
 

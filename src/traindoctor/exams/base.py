@@ -35,8 +35,8 @@ class TooEarly(NotPossible):
 def no_tape(patient: Patient) -> NotPossible:
     """With the reason of the first step that was tried, where any was."""
     for reason in patient.refusals.values():
-        return NotPossible(f"no step could be replayed: {reason}")
-    return NotPossible("no step could be replayed")
+        return NotPossible(f"no step could be repeated: {reason}")
+    return NotPossible("no step could be repeated")
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,13 @@ def nothing_beside_tokens(tape: StepTape, ends: Sequence[Ends]) -> NotApplicable
         if s.kind == "data" and s.index is not None and s.index.ndim > 1
     ]
     if not rows:
-        return NotApplicable("the model does not read rows of tokens")
+        return NotApplicable("the model does not take rows of tokens")
     if not loss_sites(tape):
         if not asks_for_tokens(tape):
-            return NotApplicable("no loss asks for a token")
-        return NotPossible("the loss is written in a way that hides its targets")
+            return NotApplicable("no loss has tokens as targets")
+        return NotPossible("the targets cannot be read from the hand-written loss")
     if ends and all(e.contrastive for e in ends):
-        return NotApplicable("the loss compares the rows of a batch with each other")
+        return NotApplicable("the loss compares the examples of a batch with each other")
     if ends:
-        return NotApplicable("the targets are not one token for each place")
-    return NotPossible("no loss whose targets are known depends on the tokens")
+        return NotApplicable("the targets are not one token per position")
+    return NotPossible("no loss with known targets depends on the input tokens")

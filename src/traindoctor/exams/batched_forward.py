@@ -39,18 +39,16 @@ def batched_forward(patient: Patient) -> Mapping[str, Any]:
     quartile distance."""
     kept = patient.facts.get("examples")
     if not kept:
-        raise NotApplicable("no step called its model once per example")
+        raise NotApplicable("no step calls the model once per example")
     called, calls = kept
     if sharded(called.parameters()):
         raise NotPossible(SHARDED)
     if sum(p.numel() * p.element_size() for p in called.parameters()) > MOST_BYTES:
         raise NotPossible("the model is too large to be copied for a timing")
     if has_hooks(called):
-        raise NotPossible("the hooks of the model would be called again")
+        raise NotPossible("the model's hooks would be called again")
     if patient.tape is not None and decides(patient.tape):
-        raise NotApplicable(
-            "what was drawn from one answer of the model decides what it is given next"
-        )
+        raise NotApplicable("what is sampled from one output decides the next input")
     batch = stacked(calls)
     model = copy.deepcopy(called)
 
@@ -102,7 +100,7 @@ def train_on(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         output = model(*args, **kwargs)
         outputs = [x for x in tensors_in(output) if x.requires_grad]
         if not outputs:
-            raise NotPossible("the output of the model carries no gradient")
+            raise NotPossible("the model's output has no gradient")
         torch.autograd.backward([x.float().sum() for x in outputs[:1]])
     model.zero_grad()
 

@@ -53,7 +53,7 @@ USUAL_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 def first_plan(patient: Patient, runs: int = 4) -> Plan:
     keeper = _keeper(patient)
     if keeper.first is None:
-        raise NotPossible("no snapshot of the first step was kept")
+        raise NotPossible("the weights of the first step were not kept")
     return plan_in_time(patient, keeper.first, FIRST_STEPS, runs)
 
 
@@ -71,9 +71,9 @@ def late_plan(patient: Patient, runs: int = 4) -> Plan:
     keeper = _keeper(patient)
     snapshot = keeper.latest or keeper.first
     if snapshot is None:
-        raise NotPossible("no snapshot was kept")
+        raise NotPossible("no earlier weights were kept")
     if not snapshot.sound:
-        raise NotPossible("the snapshot's losses are not finite")
+        raise NotPossible("the losses of the kept steps are not finite")
     return plan_in_time(patient, snapshot, LATER_STEPS, runs)
 
 
@@ -81,7 +81,7 @@ def plan_in_time(patient: Patient, snapshot: Snapshot, steps: int, runs: int) ->
     """All the steps, or half of them where `runs` of the whole would take longer than the patient has."""
     keeper = patient.snapshot
     if len(snapshot.logs) < MIN_BATCHES:
-        raise TooEarly(f"{len(snapshot.logs)} batches were kept, and {MIN_BATCHES} are needed")
+        raise TooEarly(f"only {len(snapshot.logs)} batches were kept; {MIN_BATCHES} are needed")
 
     def plan_of(count: int) -> Plan:
         return Plan.of(
@@ -100,7 +100,7 @@ def plan_in_time(patient: Patient, snapshot: Snapshot, steps: int, runs: int) ->
 def _keeper(patient: Patient) -> Any:
     keeper = patient.snapshot
     if keeper is None:
-        raise NotPossible("the run was watched without replay")
+        raise NotPossible("replaying is off (--no-replay)")
     if keeper.refusal is not None:
         raise NotPossible(keeper.refusal)
     return keeper
@@ -216,7 +216,7 @@ def experiment_rate_long(patient: Patient) -> dict[str, Any]:
     if rounds < LONG_ROUNDS and (possible := rounds_against_itself(patient, plan)) > rounds:
         return against_itself(patient, plan, possible)
     if rounds < FEWEST_ROUNDS:
-        raise NotPossible("there was no time for more steps than the other experiments make")
+        raise NotPossible("there was no time for more repeated steps")
     plan = plan.longer(rounds)
     changes = {"lr/10": Change(rate=lambda _: 0.1), **warm_up(plan)}
     return compare(plan, changes, seconds=patient.seconds)
@@ -331,7 +331,7 @@ def experiment_schedule(patient: Patient) -> dict[str, Any]:
     plan = late_plan(patient)
     peak = max(_rates(patient), default=0.0)
     if peak <= 0:
-        raise NotPossible("the rates of the run are not known")
+        raise NotPossible("the learning rates of the run are not known")
     return compare(plan, {"highest rate": Change(absolute_rate=peak)}, seconds=patient.seconds)
 
 
@@ -385,7 +385,7 @@ def experiment_clip(patient: Patient) -> dict[str, Any]:
     plan = late_plan(patient)
     own = plan.gradients
     if not any(log.clips for log in plan.train) and (own is None or own.kind == "factor"):
-        raise NotApplicable("no step of the plan is clipped")
+        raise NotApplicable("no repeated step is clipped")
     changes = {"limit*10": Change(limit=10.0), "limit*100": Change(limit=100.0)}
     return compare(plan, changes, seconds=patient.seconds, promising=2)
 
@@ -415,6 +415,6 @@ def experiment_loss_scale(patient: Patient) -> dict[str, Any]:
         return compare(plan, changes, seconds=patient.seconds) | {"factor": own.value}
     passes = len(plan.tape.roots)
     if passes < 2:
-        raise NotApplicable("a step has one backward pass, and nobody divides its gradients")
+        raise NotApplicable("each step has one backward pass, and nothing divides its gradients")
     change = Change(loss=1 / passes, fresh_state=True)
     return compare(plan, {"loss/n": change}, seconds=patient.seconds) | {"passes": passes}

@@ -26,7 +26,7 @@ def dead_units(patient: Patient) -> Mapping[str, Any]:
     ops += [op for op in tape.ops if op.kind == "clamp" and 0 in op.args[1:2]]
     ops += [op for op in tape.ops if cut_by_hand(tape, op)]
     if not ops:
-        raise NotApplicable("the step has no activation that is exactly 0 where it does not fire")
+        raise NotApplicable("the step has no activation function that can be exactly 0")
     refs = [ref for op in ops if (ref := op.outputs[0]) is not None]
     replayed = replay(tape, want=refs)
     layers = []
@@ -46,7 +46,7 @@ def dead_units(patient: Patient) -> Mapping[str, Any]:
             }
         )
     if not layers:
-        raise NotPossible("no activation had anything to work on in this step")
+        raise NotPossible("no activation function had any input in this step")
     return {"layers": layers, "step": tape.step}
 
 

@@ -44,7 +44,7 @@ def finite_difference(patient: Patient) -> Mapping[str, Any]:
     ]
     if not names and tape.joined:
         raise ReplayError(
-            "every gradient is a sum over ranks, and this rank can test its own part alone"
+            "every gradient is a sum over ranks, and one rank can only test its own part"
         )
     if not names:
         raise ReplayError("no gradient was given")
@@ -52,7 +52,7 @@ def finite_difference(patient: Patient) -> Mapping[str, Any]:
     start = float(exact.loss.detach())
     given = sum(root.value for root in tape.roots)
     if not abs(start - given) <= FAITHFUL * max(abs(given), 1e-6):
-        raise ReplayError("the step cannot be replayed in float64")
+        raise ReplayError("the step cannot be repeated in float64")
 
     values = [tape.parameters[name].value.double() for name in names]
     masks = [meant_to_move(tape, name) for name in names]

@@ -43,7 +43,7 @@ def first_nonfinite(patient: Patient) -> Mapping[str, Any]:
                     "phase": "forward",
                     **weights(tape.parameters),
                 }
-    raise NotApplicable("loss and gradients are finite on every step that was looked at")
+    raise NotApplicable("loss and gradients are finite on every step looked at")
 
 
 def at_crash(patient: Patient, crash: Crash) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def data_of(patient: Patient, tape: StepTape, crash: Crash) -> dict[Ref, Tensor]
             None  # its own batch: with the weights of the crash a non-finite result proves itself
         )
     if own is None:
-        raise ReplayError("the data of the step were not kept")
+        raise ReplayError("the data of the step was not kept")
     batch = {}
     for ref in tape.data:
         source = source_of(tape.constants[ref], own)
@@ -99,9 +99,7 @@ def data_of(patient: Patient, tape: StepTape, crash: Crash) -> dict[Ref, Tensor]
         if value is not None and value.shape == tape.constants[ref].shape:
             batch[ref] = value
     if not batch:
-        raise ReplayError(
-            "the data of the replayed step could not be followed to the step that broke"
-        )
+        raise ReplayError("the data could not be traced to the step that broke")
     return batch
 
 

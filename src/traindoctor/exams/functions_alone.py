@@ -43,7 +43,7 @@ def functions_alone(patient: Patient) -> Mapping[str, Any]:
         if is_foreign(op) and op.users_function is None:
             foreign.setdefault(op.name, op)
     if not calls and not foreign:
-        raise NotApplicable("the step calls no autograd.Function and no operator of the user's")
+        raise NotApplicable("the step calls no custom autograd.Function or operator")
     results = []
     for call in list(calls.values())[:MAX_FUNCTIONS]:
         try:

@@ -41,7 +41,7 @@ def generation(patient: Patient) -> Mapping[str, Any]:
     axis, rows, places = ends.layout
     length = ends.index.shape[axis]
     if places < length or length < 16:
-        raise NotPossible("rows are too short to write on")
+        raise NotPossible("the rows are too short to generate from")
     begin = max(4, length // 2, length - MOST_TOKENS)
     values: dict[str, Any] = {"tokens": length - begin, "rows": rows, "step": tape.step}
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):

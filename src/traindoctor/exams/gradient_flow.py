@@ -185,7 +185,7 @@ def severed(patient: Patient, tape: StepTape) -> dict[str, Any]:
     meant = trained(patient)
     names = [name for name in tape.parameters if not meant or name in meant]
     if not names or not tape.escapes:
-        raise ReplayError("backward was called on something made outside of the watched step")
+        raise ReplayError("backward was called on something computed outside of the step")
     return {
         "step": tape.step,
         "trainable": len(names),

@@ -32,7 +32,7 @@ def init_scale(patient: Patient) -> Mapping[str, Any]:
     """First step only: cross-entropy over ln C, std of scores, of attention scores, RMS x sqrt(fan in)."""
     tape = patient.first_tape
     if tape is None or tape.step != 0:
-        raise NotPossible("the first step could not be replayed")
+        raise NotPossible("the first step could not be repeated")
     structure = Structure(tape)
     values: dict[str, Any] = {"step": tape.step, "weights": weight_scales(tape)}
     sites = [

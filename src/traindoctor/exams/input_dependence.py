@@ -35,7 +35,7 @@ def input_dependence(patient: Patient) -> Mapping[str, Any]:
         raise nothing_beside_tokens(tape, found)
     axis, rows, places = ends[0].layout
     if rows < 2:
-        raise NotApplicable("a batch of one row has no variance over rows")
+        raise NotApplicable("a batch of one example has no variance over examples")
     made, logits = ends[0].tokens.op.outputs[0], ends[0].loss.logits
     assert made is not None
     chosen: list[tuple[Op, Ref]] = []

@@ -56,7 +56,7 @@ def guilty_module(patient: Patient) -> Mapping[str, Any]:
     tape = faithful_tape(patient)
     pending = all_calls(tape)
     if not pending:
-        raise NotPossible("nothing of the step can be cut out and run by itself")
+        raise NotPossible("no part of the step can be run by itself")
     deadline = time.thread_time() + min(SECONDS, patient.seconds)
     tested: list[tuple[Section, dict[str, Any]]] = []
     untested: list[Section] = []

@@ -26,7 +26,7 @@ def loss_coefficient(patient: Patient) -> Mapping[str, Any]:
     assert tape is not None
     sites = [site for site in loss_sites(tape) if site.in_root]
     if not sites:
-        raise NotPossible("the step calls no loss function that is known")
+        raise NotPossible("the step calls no known loss function")
     require_faithful(tape)
     outputs = {site: ref for site in sites if (ref := site.op.outputs[0]) is not None}
     replayed = replay(tape, gradients=True, want=list(outputs.values()))

@@ -44,7 +44,7 @@ def loss_input(patient: Patient) -> Mapping[str, Any]:
             sites[key] = row if key not in sites else merge(sites[key], row)
     looked_at, crossed = normalised_elsewhere(patient)
     if not sites and not looked_at:
-        raise NotPossible("the step calls no loss function that is known")
+        raise NotPossible("the step calls no known loss function")
     return {
         "sites": list(sites.values()),
         "softmaxes": softmaxes_of_distributions(patient),

@@ -17,11 +17,9 @@ def outside_changes(patient: Patient) -> Mapping[str, Any]:
     """Of the sampled step where it is strongest: tensors that shrink, by how much, and that beside the step itself."""
     keeper = patient.snapshot
     if keeper is None or keeper.refusal is not None:
-        raise NotPossible(
-            "the run was watched without replay" if keeper is None else keeper.refusal
-        )
+        raise NotPossible("replaying is off (--no-replay)" if keeper is None else keeper.refusal)
     if not keeper.outside.found:
-        raise NotPossible("no step has been looked at to its end")
+        raise NotPossible("no step was examined to its end")
     worst = max(keeper.outside.found, key=lambda one: one.pull)
     names = {**worst.after, **worst.before}
     ratio = worst.pull / worst.push if worst.push else (math.inf if worst.pull else 0.0)

@@ -48,7 +48,7 @@ def overfit_batch(patient: Patient) -> Mapping[str, Any]:
     runs = [losses(tape, rate, seconds) for rate in RATES]
     finite = [run for run in runs if all(map(math.isfinite, run))]
     if not finite:
-        raise NotPossible("the loss is not finite, whatever the rate")
+        raise NotPossible("the loss is not finite at any learning rate")
     best = min(finite, key=lambda run: run[-1])
     numbers = sum(leaf.value.numel() for leaf in tape.parameters.values())
     targets = sum(int(site.valid.sum()) for site in loss_sites(tape))

@@ -95,7 +95,8 @@ def without_codes(structure: Structure) -> dict[str, Any]:
         if found["gap"] <= SAME * found["replaced"]:
             return {"places": places, "codes": 0, "alike": places, "line": line, **found}
     raise NotPossible(
-        "no code is added to the places before the attention: how they are told apart was not found"
+        "no position embedding is added before the attention, and no other position "
+        "signal was found"
     )
 
 
@@ -168,7 +169,7 @@ def last_said(structure: Structure, content: Ref) -> list[Ref]:
 def codes_added(structure: Structure) -> list[Added]:
     """All of one length that stand before the first attention, in order."""
     if not structure.attentions:
-        raise NotApplicable("the step has no attention: places reach the output another way")
+        raise NotApplicable("the step has no attention, so positions reach the output another way")
     begin = min(attention.op.number for attention in structure.attentions)
     found: list[Added] = []
     for op in structure.tape.ops:

@@ -51,9 +51,9 @@ def positions(patient: Patient) -> Mapping[str, Any]:
         raise nothing_beside_tokens(tape, found)
     asked = [(e, place) for e in ends if (place := place_of(structure, e, ends)) is not None]
     if not asked:
-        raise NotApplicable("a next-token model: its mask is a position signal in itself")
+        raise NotApplicable("a next-token model: its causal mask already tells positions apart")
     if not structure.attentions:
-        raise NotApplicable("the step has no attention: order reaches the output another way")
+        raise NotApplicable("the step has no attention, so order reaches the output another way")
     return {"pairs": [examine(tape, e, place) for e, place in asked[:3]], "step": tape.step}
 
 
@@ -86,7 +86,7 @@ def examine(tape: StepTape, ends: Ends, layout: Layout) -> dict[str, Any]:
     base = ends.scores(replay(tape, want=[ends.loss.logits])[ends.loss.logits]).float()
     spread = float(base.std(0).mean())
     if spread <= NOTHING * float(base.abs().mean()):
-        raise NotPossible("the scores are the same for every input: no token reaches them at all")
+        raise NotPossible("the logits are the same for every input, so no token reaches them")
 
     def scores(index: Tensor) -> Tensor:
         same = twins(tape, ends.tokens, index if axis == 1 else index.T)
@@ -151,5 +151,5 @@ def permutation(index: Tensor, seed: int) -> tuple[Tensor, bool]:
             order[row, :length] = torch.randperm(length, generator=generator)
             changed = True
     if not changed:
-        raise NotPossible("every row is one repeated token")
+        raise NotPossible("every row is a single repeated token")
     return order, changed

@@ -59,13 +59,15 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
     if tape.world_size > 1:
-        raise NotPossible("each rank prints its own loss, the gradient is the mean over ranks")
+        raise NotPossible(
+            "each rank prints its own loss, while the gradient is the mean over ranks"
+        )
     reads = [read for read in tape.reads[:MAX_READS] if is_a_loss(tape, read)]
     was_read = bool(reads)
     if not reads and aside:
         reads = [read for read in left_aside(tape) if not of_other_examples(tape, read.ref)]
     if not reads:
-        raise NotPossible("the script prints no loss at a step that was replayed")
+        raise NotPossible("the script printed no loss in the steps that were examined")
     # Scripts read `loss.detach()`: the looked-through gradient of what is read, against what was given. A cut on
     # the way to the optimised loss itself is no other loss: it stays.
     off = off_the_way(tape)
@@ -81,7 +83,7 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
         raise NotPossible(f"the gradients of step {tape.step} are not finite")
     columns = [(r, g) for r, g in columns if any(v is not None and v.any() for v in g.values())]
     if not columns or not given:
-        raise NotPossible("what the script reads has no gradient")
+        raise NotPossible("the values the script prints have no gradient")
     names = list(given)
     target = flat(given, names, given)
     matrix = torch.stack([flat(gradients, names, given) for _, gradients in columns])
@@ -93,7 +95,7 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
     cosines = [float(torch.cosine_similarity(target, row, dim=0)) for row in matrix]
     along = projection(target, matrix)
     if along < SAME and not any(another_loss(tape, read, off) for read, _ in columns):
-        raise NotPossible("what the script prints is a part of the loss, or a statistic of it")
+        raise NotPossible("the script prints only a part or a statistic of the loss")
     return {
         "step": tape.step,
         "was_read": was_read,

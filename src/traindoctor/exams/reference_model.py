@@ -41,12 +41,12 @@ def reference_model(patient: Patient) -> Mapping[str, Any]:
     batches = [pair for log in patient.logs() if (pair := pair_of(log, chosen)) is not None]
     if len(batches) < LEAST_BATCHES:
         raise NotPossible(
-            f"only {len(batches)} batches of the run were kept, {LEAST_BATCHES} are needed"
+            f"only {len(batches)} batches of the run were kept; {LEAST_BATCHES} are needed"
         )
     held = batches[-HELD_OUT:]
     train = without_rows_of(held, batches[:-HELD_OUT])
     if len(train) < LEAST_BATCHES - HELD_OUT:
-        raise NotPossible("the same rows stand in all batches that were kept")
+        raise NotPossible("all batches that were kept hold the same rows")
     tokens = 1 + max(int(x.max()) for x, _ in batches)
     classes = max(chosen.loss.num_classes, 1 + max(int(y.max()) for _, y in batches))
     seed_generators(0)  # the random state is given back when the exam ends

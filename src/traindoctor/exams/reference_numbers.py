@@ -45,7 +45,7 @@ def reference_numbers(patient: Patient) -> Mapping[str, Any]:
     shapes = {(x.shape[1:], y.shape[1:]) for x, y in batches}
     if len(batches) < LEAST_BATCHES or len(shapes) != 1:
         raise NotPossible(
-            f"{len(batches)} batches of one shape were kept, {LEAST_BATCHES} are needed"
+            f"only {len(batches)} batches of one shape were kept; {LEAST_BATCHES} are needed"
         )
     train, held = batches[:-HELD_OUT], batches[-HELD_OUT:]
     asked = torch.cat([y for _, y in train])
@@ -96,7 +96,7 @@ def asked_of_data(tape: StepTape | None) -> int:
     calls = [s for s in calls if depends_on(tape, s.logits) & PARAMETER]
     own = [depends_on(tape, argument(s.op, 1, "target")) & PARAMETER != 0 for s in calls]
     if own and all(own):
-        raise NotPossible("the numbers that are asked for are the model's own")
+        raise NotPossible("the targets are computed by the model itself")
     return own.index(False) if own else 0
 
 

@@ -37,7 +37,7 @@ def residual(patient: Patient) -> Mapping[str, Any]:
 
     segment = [a for a in structure.attentions if counts(a.output, a.op)]
     if not segment:
-        raise NotApplicable("no attention stands between the batch and the loss")
+        raise NotApplicable("there is no attention between the batch and the loss")
     attention_sums = [structure.bypass(a.output) for a in segment]
     acts = [op for op in tape.ops if op.kind in ACTIVATIONS and counts(op.outputs[0], op)]
     act_sums = [structure.bypass(op.outputs[0]) for op in acts if op.outputs[0] is not None]

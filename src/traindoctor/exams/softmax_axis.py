@@ -36,7 +36,7 @@ def softmax_axis(patient: Patient) -> Mapping[str, Any]:
     assert tape is not None
     structure = Structure(tape)
     if not structure.attentions and not structure.weighted_sums:
-        raise NotApplicable("the step has no attention: no softmax enters a product with data")
+        raise NotApplicable("the step has no attention: no softmax is multiplied with data")
     by_hand = [a for a in structure.attentions if a.kind == "softmax"]
     built_in = len(structure.attentions) - len(by_hand)
     by_hand += structure.weighted_sums

@@ -55,7 +55,8 @@ def judge(tape: StepTape) -> dict[str, Any]:
     # Compiled code rounds in other places; how far its results lie apart was measured on this step.
     if not faithful <= max(FAITHFUL, 2 * (tape.compiled or 0.0)):
         raise ReplayError(
-            f"the replayed loss is off by {faithful:.1e}: part of the step is missing from the replay"
+            f"the repeated step's loss is off by {faithful:.1e}, so part of the step was not "
+            "captured"
         )
     if not math.isfinite(tape.loss):
         raise ReplayError("the loss is not finite")

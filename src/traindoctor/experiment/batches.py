@@ -67,7 +67,7 @@ class DataMap:
                 stretch = Stretch(self.tape, tapes, sizes, self._tables(tape))
                 return replace(self, stretch=stretch)
         raise ReplayError(
-            "no second step with the same functions on data of other sizes could be replayed"
+            "no second step that calls the same functions on data of other sizes could be repeated"
         )
 
     def _tables(self, other: StepTape) -> list[Ref]:
@@ -132,8 +132,9 @@ def map_data(
             continue
         shape = tuple(tape.geometry[ref.index].size)
         raise ReplayError(
-            f"a tensor of the data of shape {shape} could not be followed to other steps: it is no argument of "
-            "a module, target of a loss, part of a DataLoader's batch or variable where backward is called"
+            f"a data tensor of shape {shape} could not be traced to other steps: it is no "
+            "module argument, loss target, part of a DataLoader batch or variable where "
+            "backward is called"
         )
     sizes = {r: tuple(log.data[s].shape) for r, s in data.items() if s is not None}
     shapes = {r: size for r, size in sizes.items() if size != tuple(tape.geometry[r.index].size)}

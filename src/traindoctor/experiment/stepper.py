@@ -47,9 +47,7 @@ class Stepper:
         """A fresh state, as on the first step."""
         if not self._can_forget:
             kind = type(self.optimizer).__name__
-            raise ReplayError(
-                f"what {kind} keeps beside its state before the first step is not known"
-            )
+            raise ReplayError(f"{kind} may keep more than its state before the first step")
         self.optimizer.state = defaultdict(dict)
 
     @torch.no_grad()

@@ -46,7 +46,7 @@ class Sizes:
         known: set[tuple[int, int]] = set()
         for name, one, other in pairs:
             if one.dim() != other.dim():
-                raise ReplayError("the data has another number of dimensions in another step")
+                raise ReplayError("the data's number of dimensions differs between steps")
             for dim, pair in enumerate(zip(one.shape, other.shape)):
                 if pair[0] != pair[1] and pair not in known:
                     known.add(pair)
@@ -70,7 +70,8 @@ class Sizes:
                     found.append((0, _product(pair, Fraction(one, sizes))))
         if not found:
             raise ReplayError(
-                f"a number of the step ({one}, then {other}) follows no size of its data"
+                f"a number in the step ({one}, then {other}) does not follow from the sizes of "
+                "its data"
             )
         return min(found, key=lambda item: item[0])[1]
 
@@ -185,7 +186,7 @@ class Stretch:
 def widest(tables: Sequence[Tensor]) -> Tensor:
     """The largest of them, if each of the others is its beginning."""
     if not is_table(tables):
-        raise ReplayError("a tensor of another size in another step cannot be followed")
+        raise ReplayError("a tensor whose size differs between steps cannot be traced")
     return max(tables, key=lambda table: table.numel())
 
 

@@ -126,7 +126,7 @@ class Plan:
         `logs` are all that were kept: the data is followed on the taped steps among them.
         """
         if any(log.num_optimizers > 1 for log in snapshot.logs):
-            raise ReplayError("several optimizers step in one step")
+            raise ReplayError("several optimizers step together")
         if isinstance(snapshot.rule, str):
             raise ReplayError(snapshot.rule)
         tape, log = _tape_for(snapshot, tapes, logs)
@@ -141,11 +141,11 @@ class Plan:
                 raise ReplayError(f"{few}, and {error}") from error
             usable = [one for one in snapshot.logs if data.fits(one)]
         if len(usable) < MIN_BATCHES:
-            raise ReplayError(f"{len(usable)} batches were kept, and {MIN_BATCHES} are needed")
+            raise ReplayError(f"only {len(usable)} batches were kept; {MIN_BATCHES} are needed")
         steps = min(steps, len(usable) - HELD_OUT)
         missing = {n for group in snapshot.groups for n in group} - set(snapshot.parameters)
         if missing:
-            raise ReplayError(f"{missing.pop()} is not in the snapshot")
+            raise ReplayError(f"{missing.pop()} was not kept")
         token = log.token_loss
         unit = log.loss / token if math.isfinite(token) and token > 0 and log.loss > 0 else 0.0
         unit = unit or summed_targets(tape)
@@ -431,6 +431,6 @@ def _tape_for(
     """The tape nearest to the snapshot whose step's data were kept."""
     known = sorted((abs(step - snapshot.step), step) for step in tapes if step in logs)
     if not known:
-        raise ReplayError("none of the steps whose batches were kept can be replayed")
+        raise ReplayError("none of the steps whose batches were kept can be repeated")
     step = known[0][1]
     return tapes[step], logs[step]

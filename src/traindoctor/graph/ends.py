@@ -207,7 +207,7 @@ def chosen_row(index: Tensor) -> tuple[int, int, int]:
     spans = [length - begin for length, begin in zip(lengths, begins)]
     row = max(range(len(spans)), key=spans.__getitem__)
     if spans[row] < 2:
-        raise ReplayError("every row is one repeated token")
+        raise ReplayError("every row is a single repeated token")
     return row, begins[row], lengths[row]
 
 

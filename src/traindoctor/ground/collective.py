@@ -78,8 +78,8 @@ class Collective:
         if self.links is None and any(changed):
             how = f" with {self.reduce}" if self.reduce else ""
             raise ReplayError(
-                f"{self.title}{how} cannot be run again with other values: "
-                "what the other ranks contributed is not known"
+                f"{self.title}{how} cannot be repeated with other values: what the other ranks "
+                "contributed is not known"
             )
         if gradient:
             self._refuse_other_gradients(given)
@@ -129,7 +129,8 @@ class Collective:
         then = [t.shape for t in (*self.given, *self.results)]
         if now != then:
             raise ReplayError(
-                f"{self.title} cannot be run again with other shapes: the other ranks' part is that of the replayed step"
+                f"{self.title} cannot be repeated with other shapes: the other ranks' part "
+                "belongs to the original step"
             )
 
     def _refuse_other_gradients(self, given: Sequence[Tensor]) -> None:
@@ -139,7 +140,8 @@ class Collective:
             a, b = new.detach().double(), old.to(new.device).double()
             if not float((a - b).norm()) <= SAME_GRADIENT * float(b.norm()):
                 raise ReplayError(
-                    f"{self.title} in a backward pass: the other ranks' gradients belong to another computation"
+                    f"{self.title} in a backward pass: the other ranks' gradients belong to another "
+                    "computation"
                 )
 
 
@@ -173,6 +175,6 @@ class Handing:
         found = next(self._next, None)
         if found is None or found.name != name:
             raise ReplayError(
-                f"the replay asks for a collective ({name}) that the step did not use here"
+                f"the repeated step needs a collective ({name}) that the step did not use here"
             )
         found.hand_out(given, targets, gradient=self.gradient)

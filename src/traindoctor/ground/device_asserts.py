@@ -22,7 +22,7 @@ def refuse_what_would_assert(name: str, args: tuple[Any, ...], kwargs: dict[str,
     """Raises ReplayError. Waits for the device: only where something was changed."""
     look = LOOKS.get(name.removesuffix("_") if name not in LOOKS else name)
     if look is not None and not look(args, kwargs):
-        raise ReplayError(f"with other values {name} would be called out of its range")
+        raise ReplayError(f"with other values {name} would be called outside its valid range")
 
 
 def refuse_hidden_state(name: str, args: tuple[Any, ...]) -> None:
@@ -30,7 +30,7 @@ def refuse_hidden_state(name: str, args: tuple[Any, ...]) -> None:
     tensors = [a for a in args if isinstance(a, Tensor)]
     if name in RECURRENT and any(t.is_cuda for t in tensors):
         if any(type(a) is float and a > 0 for a in args):
-            raise ReplayError(f"{name} with dropout keeps a random state of its own on a GPU")
+            raise ReplayError(f"{name} with dropout keeps its own random state on a GPU")
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:

@@ -80,9 +80,11 @@ class Attendance:
         self._exit.close()
         self.diagnosis = doctor.diagnosis
         if self.diagnosis is not None and not self.quiet:
-            from traindoctor.report import terminal
+            from traindoctor.record import open_record
+            from traindoctor.report.after_run import print_verdict
 
-            terminal.show(self.diagnosis, sys.stderr)
+            folder = doctor.watch.out
+            print_verdict(self.diagnosis, open_record(folder), sys.stderr, folder)
         return self.diagnosis
 
 

@@ -26,7 +26,7 @@ from traindoctor.capture.folders import new_folder
 from traindoctor.diagnosis import Diagnosis, diagnose
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import RecordWriter, open_record
-from traindoctor.report import terminal
+from traindoctor.report.after_run import print_verdict
 
 # Keyword of record_step -> series.
 KEYWORDS: dict[str, str] = {
@@ -150,7 +150,7 @@ class Session:
     def print_diagnostics(self, file: IO[str] | None = None) -> Diagnosis:
         """Prints the verdict on what was recorded so far, and gives it."""
         diagnosis = self.diagnose()
-        terminal.show(diagnosis, file or sys.stdout)
+        print_verdict(diagnosis, open_record(self.folder), file or sys.stdout, self.folder)
         return diagnosis
 
     def close(self) -> None:

@@ -34,8 +34,18 @@ class InputResult:
 
     def __str__(self) -> str:
         text = f"{self.name}: {WORDS[self.outcome]}"
-        text += f" (off by {self.difference:.1e}, noise {self.noise:.1e}, {self.dtype}, {self.by})"
-        return text + (f": {self.pattern}" if self.outcome == "wrong" else "")
+        if self.outcome == "wrong":
+            text += f", {self.pattern}"
+        error, allowed = _short(self.difference), _short(self.noise)
+        return (
+            f"{text} (relative error {error}, rounding allows {allowed}; {self.dtype}, {self.by})"
+        )
+
+
+def _short(value: float) -> str:
+    """Two digits: 0.79, 1.5e-7."""
+    mantissa, e, exponent = f"{value:.2g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if e else mantissa
 
 
 @dataclass(frozen=True)

@@ -74,3 +74,39 @@ def describe(path: Path) -> Run:
         verdict=verdict.get("verdict"),
         causes=tuple(cause["cause"] for cause in verdict.get("causes", [])),
     )
+
+
+# So many neighbours of a run are opened, the newest first.
+MOST_OPENED = 12
+
+
+def earlier_run(folder: Path) -> Path | None:
+    """The last run of the same script before this one: beside it, or what `--out` moved aside in its folder."""
+    mine = _script_and_start(folder)
+    if mine is None:
+        return None
+    beside = folder.resolve().parent.glob("*/record-0.sqlite")
+    files = {*beside, *folder.glob("earlier-*/record-0.sqlite")}
+    others = sorted((file.stat().st_mtime, file.parent) for file in files)
+    found = []
+    for _, other in reversed(others[-MOST_OPENED:]):
+        if other == folder.resolve():
+            continue
+        theirs = _script_and_start(other)
+        if theirs is not None and theirs[0] == mine[0] and theirs[1] < mine[1]:
+            found.append((theirs[1], other))
+    return max(found)[1] if found else None
+
+
+def _script_and_start(folder: Path) -> tuple[str, float] | None:
+    """None where the record cannot be read, or no script was run."""
+    try:
+        record = open_record(folder)
+    except RecordError:
+        return None
+    script = record.fact("script")
+    path = script.get("path") if isinstance(script, dict) else None
+    # A run without a step has nothing to compare.
+    if not path or not record.num_steps:
+        return None
+    return str(path), float(record.meta.get("created", 0.0))

@@ -105,6 +105,8 @@ def _without_secrets(token: tokenize.TokenInfo, before: Sequence[Kind]) -> str:
         shown = REDACTED
     else:
         shown = _redacted(body)
+    # What stands below keeps its line.
+    shown += "\n" * (body.count("\n") - shown.count("\n"))
     return shown if found is None else f"{found['head']}{shown}{found['quote']}"
 
 

@@ -7,28 +7,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from traindoctor.checks.base import Finding
+from traindoctor.checks.base import Evidence, Finding
 from traindoctor.diagnosis import Diagnosis
 from traindoctor.diagnosis.rules import COSTS_ONLY_TIME
 from traindoctor.record import ExamResult
 from traindoctor.report.json import plain
 from traindoctor.report.measured import EXAMS, Measured
-from traindoctor.report.words import number as full_number
+from traindoctor.report.words import number, proof
 
-HEAD = ("exam", "what was measured", "value", "expected", "noise", "verdict")
+HEAD = ("test", "what was measured", "value", "expected", "noise", "verdict")
 # The record of the steps themselves: rates, norms, times, batches.
 COURSE = "the first steps"
 # Where an exam measured nothing.
 WORD = {"refused": "not possible", "not-applicable": "n/a", "failed": "failed"}
-# What was measured is wrapped into what the other columns leave, but never under this.
+# What was measured is wrapped into what the other columns leave; where that is less, there are no columns.
 LEAST_WIDTH = 24
-
-
-def number(value: float | str | None) -> str:
-    """Three digits are enough in a table."""
-    if isinstance(value, float) and not value.is_integer():
-        return f"{value:.2g}" if abs(value) < 1e-3 else f"{value:.3g}"
-    return full_number(value)
+# "not possible", "look at this"
+LONGEST_WORD = 12
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,9 @@ def lines(
     for name in (*EXAMS, *(name for name in latest if name not in EXAMS)):
         if name in latest and name not in guilty:
             made.append(_quiet(latest[name], cleared.intersection(asked.get(name, ()))))
-    made += [Line(name, "allow more with --seconds", "no time") for name in unmade]
+    made += [
+        Line(name, "no time was left: allow more with --seconds", "no time") for name in unmade
+    ]
     return made
 
 
@@ -132,18 +129,47 @@ def report(
     width: int = 100,
 ) -> str:
     """A plain table, and below it the causes that the course of the first steps clears."""
+    table = list(table)
     rows = [HEAD, *(line.cells for line in table)]
     sizes = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    sizes[1] = min(sizes[1], max(LEAST_WIDTH, width - sum(sizes) + sizes[1] - 2 * (len(HEAD) - 1)))
+    sizes[1] = min(sizes[1], width - sum(sizes) + sizes[1] - 2 * (len(HEAD) - 1))
+    if sizes[1] < LEAST_WIDTH:
+        return "\n".join([*_as_list(table, width), *_course(diagnosis, asked, width)]) + "\n"
     text = []
     for row in rows:
         wrapped = textwrap.wrap(" ".join(row[1].split()), sizes[1]) or [""]
         cells = (row[0], wrapped[0], *row[2:])
         text.append("  ".join(f"{cell:<{size}}" for cell, size in zip(cells, sizes)).rstrip())
         text += [" " * (sizes[0] + 2) + more for more in wrapped[1:]]
+    return "\n".join([*text, *_course(diagnosis, asked, width)]) + "\n"
+
+
+def _as_list(table: Iterable[Line], width: int) -> list[str]:
+    """For a narrow window: the verdict, then what was measured in a sentence."""
+    made: list[str] = []
+    for line in table:
+        title, measured, *_, verdict = line.cells
+        said = f"{title}: {measured}"
+        if line.value is not None:
+            said = proof(Evidence(said, line.value, line.expected, line.noise))
+        word, _, cause = verdict.partition(": ")
+        lead = f"{word:<{LONGEST_WORD}}  "
+        text = f"{cause}; {said}" if cause else said
+        made += textwrap.wrap(
+            text,
+            width,
+            initial_indent=lead,
+            subsequent_indent=" " * len(lead),
+            break_on_hyphens=False,
+        )
+    return made
+
+
+def _course(diagnosis: Diagnosis, asked: Mapping[str, Iterable[str]], width: int) -> list[str]:
+    """The causes that the steps themselves clear, without a test of their own."""
     by_exam = {cause for causes in asked.values() for cause in causes}
     course = [clear.cause for clear in diagnosis.ruled_out if clear.cause not in by_exam]
-    if course:
-        said = f"{COURSE} themselves are ok as to: {', '.join(course)}"
-        text += ["", *textwrap.wrap(said, width, subsequent_indent="  ", break_on_hyphens=False)]
-    return "\n".join(text) + "\n"
+    if not course:
+        return []
+    said = f"also ok in {COURSE}: {', '.join(course)}"
+    return ["", *textwrap.wrap(said, width, subsequent_indent="  ", break_on_hyphens=False)]

@@ -26,7 +26,7 @@ class Measured:
 
 
 def tape_gradient(v: Values) -> Measured:
-    return Measured("largest relative difference", v["difference"], 0, v["noise"])
+    return Measured("largest relative error", v["difference"], 0, v["noise"])
 
 
 def functions_alone(v: Values) -> Measured:
@@ -34,13 +34,13 @@ def functions_alone(v: Values) -> Measured:
     if not tested:
         return Measured("Functions that could be tested", 0, len(v["functions"]))
     worst = max(tested, key=lambda f: float(f["difference"]))
-    text = f"{worst['name']}: largest relative difference"
+    text = f"{worst['name']}: largest relative error"
     return Measured(text, worst["difference"], 0, worst["noise"])
 
 
 def finite_difference(v: Values) -> Measured:
     fine = {"pass": True, "wrong": False}.get(v["outcome"])
-    text = "largest relative difference, 4 directions"
+    text = "largest relative error, 4 directions"
     if fine is False and v["cut_paths"]:
         # A path cut on purpose moves the loss and has no gradient: no error of a backward pass.
         return Measured(f"{text}; {v['cut_paths']} detached paths", v["difference"], 0, v["noise"])
@@ -59,9 +59,9 @@ def layers_alone(v: Values) -> Measured:
 def guilty_module(v: Values) -> Measured:
     fine = {"pass": True, "wrong": False}.get(v["outcome"])
     if fine is False:
-        text = f"{v['module']}, the innermost wrong module: relative difference"
+        text = f"{v['module']}, the innermost wrong module: relative error"
     else:
-        text = f"largest relative difference of {v['tested']} parts"
+        text = f"largest relative error of {v['tested']} parts"
     return Measured(text, v["difference"], 0, v["noise"], fine)
 
 
@@ -71,7 +71,7 @@ def printed_loss(v: Values) -> Measured:
 
 def loss_coefficient(v: Values) -> Measured:
     main = v["main"]
-    return Measured(f"weight of {main['kind']} in the step", main["coefficient"], 1)
+    return Measured(f"factor of {main['kind']} in the gradient", main["coefficient"], 1)
 
 
 def accumulation(v: Values) -> Measured:
@@ -80,18 +80,18 @@ def accumulation(v: Values) -> Measured:
 
 
 def gradient_flow(v: Values) -> Measured:
-    text = f"tensors without gradient that move the loss, of {v['trainable']}"
+    text = f"tensors without gradient that affect the loss, of {v['trainable']}"
     return Measured(text, v["blocked"], 0)
 
 
 def gradient_arrival(v: Values) -> Measured:
     if v["by_hand"] == "clip":
-        return Measured("limit that the script clips to by itself", v["value"])
+        return Measured("limit of the script's own clipping", v["value"])
     if v["by_hand"] == "unit clip":
-        return Measured("norm that the script's own limits for tensors or rows leave", v["value"])
+        return Measured("norm left by the script's own clipping per tensor or row", v["value"])
     if not v["factors"]:
-        return Measured("steps on which torch neither clips nor scales", 0)
-    return Measured("gradient at the step over that of backward", v["factors"][-1], 1)
+        return Measured("steps with clipping or loss scaling", 0)
+    return Measured("gradient at the step relative to that of backward", v["factors"][-1], 1)
 
 
 def outside_changes(v: Values) -> Measured:
@@ -122,36 +122,38 @@ def dependence(v: Values) -> Measured:
     pairs = [p for p in v["pairs"] if p["finite"]]
     causal = [p for p in pairs if p["expects_causal"] and "future" in p]
     if causal:
-        text = "movement of scores before a changed token"
+        text = "change of logits before a changed token"
         return Measured(text, max(p["future"] for p in causal), 0, 1e-5)
     rows = [p["other_rows"] for p in pairs if "other_rows" in p]
-    return Measured("movement of other rows' scores", max(rows, default=None), 0, 1e-5)
+    return Measured("change of other examples' logits", max(rows, default=None), 0, 1e-5)
 
 
 def positions(v: Values) -> Measured:
     gap = min(pair["gap"] for pair in v["pairs"])
-    return Measured("scores change when the tokens change places, by", gap, "> 0", 1e-5)
+    return Measured("change of the logits when tokens are reordered", gap, "> 0", 1e-5)
 
 
 def softmax_axis(v: Values) -> Measured:
     if not v["attentions"]:
-        return Measured("attentions that torch normalises itself", v["built_in"], v["built_in"])
+        return Measured("attention layers with PyTorch's own softmax", v["built_in"], v["built_in"])
     worst = max(v["attentions"], key=lambda a: float(a["off"]))
-    return Measured("sum of weights over the keys is off 1 by", worst["off"], 0, worst["noise"])
+    return Measured(
+        "distance from 1 of the weights' sum over the keys", worst["off"], 0, worst["noise"]
+    )
 
 
 def attention_scores(v: Values) -> Measured:
     stds = [a["std"] for a in v["attentions"]]
     scales = [a["scale"] for a in v["attentions"] if a["scale"] is not None]
     if not scales:
-        return Measured("largest spread of scores", max(stds), "0.02 to 4")
-    text = f"factor on q.k times sqrt(d) (scores spread by {number(max(stds))})"
+        return Measured("largest standard deviation of scores", max(stds), "0.02 to 4")
+    text = f"scale on q.k relative to 1/sqrt(d) (scores have std {number(max(stds))})"
     return Measured(text, max(scales, key=lambda scale: abs(scale - 1)), 1)
 
 
 def init_scale(v: Values) -> Measured:
     if "loss_ratio" not in v:
-        return Measured("weights' size times sqrt(inputs)", v["weight_scale"], "0.1 to 2")
+        return Measured("weight RMS times sqrt(fan_in)", v["weight_scale"], "0.1 to 2")
     text = f"first loss {number(v['loss'])} over ln {v['classes']} = {number(v['ln_classes'])}"
     return Measured(text, v["loss_ratio"], 1)
 
@@ -162,11 +164,11 @@ def zero_factors(v: Values) -> Measured:
 
 
 def input_dependence(v: Values) -> Measured:
-    return Measured("share of the scores that changes with the input", v["last"], "> 1e-5")
+    return Measured("share of the logits that changes with the input", v["last"], "> 1e-5")
 
 
 def residual(v: Values) -> Measured:
-    text = f"attentions with a way around them, of {v['attentions']}"
+    text = f"attention layers with a skip path, of {v['attentions']}"
     return Measured(text, v["attentions_bypassed"], v["attentions"])
 
 
@@ -181,37 +183,39 @@ def normalisation(v: Values) -> Measured:
 
 
 def padding(v: Values) -> Measured:
-    return Measured("padding's share of the targets", max(p["counted"] for p in v["pairs"]), 0)
+    return Measured(
+        "share of the targets that are padding", max(p["counted"] for p in v["pairs"]), 0
+    )
 
 
 def frozen_targets(v: Values) -> Measured:
-    return Measured("dropout calls on the way to the targets", v["dropouts"], 0)
+    return Measured("active dropout calls on the way to the targets", v["dropouts"], 0)
 
 
 def sharing(v: Values) -> Measured:
     found = len(v["listed"]) + len(v["aliased"])
-    return Measured(f"layers that stand twice, of {v['matrices']} matrices", found, 0)
+    return Measured(f"layers listed twice, of {v['matrices']} matrices", found, 0)
 
 
 def step_accounting(v: Values) -> Measured:
-    return Measured("change of the weights against the rule's", v["error"], 0, fine=None)
+    return Measured("error of the weight change against the update rule", v["error"], 0, fine=None)
 
 
 def overfit_batch(v: Values) -> Measured:
-    text = f"its loss after {v['steps']} steps on it alone, {v['start']:.3g} before"
+    text = f"loss after {v['steps']} steps on this batch alone, {v['start']:.3g} before"
     if not v["learned"]:
-        text += "; it stands still" if v["stalled"] else "; it still falls"
+        text += "; it has stopped falling" if v["stalled"] else "; it is still falling"
     fine = True if v["learned"] else (False if v["stalled"] else None)
     return Measured(text, v["end"], f"near {v['floor']:.2g}", fine=fine)
 
 
 def reference_numbers(v: Values) -> Measured:
-    text = f"squared error of a plain model after {v['steps']} steps, over guessing the mean"
+    text = f"squared error of a reference model after {v['steps']} steps, relative to predicting the mean"
     return Measured(text, v["held_out"], "under 0.9", v["noise"])
 
 
 def reference_model(v: Values) -> Measured:
-    text = f"loss of a plain model on unseen batches after {v['steps']} steps"
+    text = f"loss of a reference model on unseen batches after {v['steps']} steps"
     expected = f"< {number(v['guessing'])}"
     return Measured(text, v["held_out"], expected, v["noise"])
 
@@ -232,12 +236,12 @@ def half_gradients(v: Values) -> Measured:
 
 
 def batched_forward(v: Values) -> Measured:
-    text = f"{v['examples']} examples one by one over one batch, time"
+    text = f"{v['examples']} examples: time one by one relative to one batch"
     return Measured(text, v["gain"], "< 2", v["noise"])
 
 
 def kept_tensors(v: Values) -> Measured:
-    text = f"nodes of the longest graph alive after {v['steps']} steps"
+    text = f"nodes of the longest live autograd graph after {v['steps']} steps"
     return Measured(text, v["graph_nodes"], None if v["step_ops"] is None else f"~ {v['step_ops']}")
 
 
@@ -247,7 +251,7 @@ def first_nonfinite(v: Values) -> Measured:
 
 
 def generation(v: Values) -> Measured:
-    text = f"greedy texts that go in circles (sampled {number(v['sampled']['loops'])})"
+    text = f"greedy samples that loop (random samples {number(v['sampled']['loops'])})"
     return Measured(text, v["greedy"]["loops"], f"{number(v['data']['loops'])} in the data")
 
 
@@ -255,7 +259,7 @@ def experiment(v: Values) -> Measured:
     trials = {name: t["loss"] for name, t in v["variants"].items() if t["loss"] is not None}
     control = v["control"]["loss"]
     if not trials or control is None:
-        return Measured(f"loss after {v['steps']} steps", "blown up", None)
+        return Measured(f"loss after {v['steps']} steps", "diverges", None)
     best = min(trials, key=lambda name: trials[name])
     losses = [t["loss"] for t in v["permuted"] if t["loss"] is not None]
     noise = max((abs(loss - control) for loss in losses), default=None)
@@ -268,46 +272,46 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "shift": ("targets against inputs", shift),
     "padding": ("padding in the loss", padding),
     "frozen_targets": ("dropout in the targets", frozen_targets),
-    "loss_input": ("what the loss is given", loss_input),
+    "loss_input": ("input of the loss", loss_input),
     "init_scale": ("loss before training", init_scale),
     "zero_factors": ("weights that stay zero", zero_factors),
     "tape_gradient": ("gradient by autograd", tape_gradient),
     "functions_alone": ("hand-written Functions", functions_alone),
     "finite_difference": ("gradient by differences", finite_difference),
-    "layers_alone": ("every module alone", layers_alone),
-    "guilty_module": ("the module that is wrong", guilty_module),
+    "layers_alone": ("every module by itself", layers_alone),
+    "guilty_module": ("innermost wrong module", guilty_module),
     "printed_loss": ("printed loss", printed_loss),
     "loss_coefficient": ("weight of the loss", loss_coefficient),
     "accumulation": ("micro-batches", accumulation),
-    "gradient_arrival": ("gradients on their way", gradient_arrival),
+    "gradient_arrival": ("gradients before the step", gradient_arrival),
     "outside_changes": ("weights between steps", outside_changes),
     "gradient_flow": ("gradient flow", gradient_flow),
-    "dependence": ("who sees which token", dependence),
-    "positions": ("order of the tokens", positions),
+    "dependence": ("which token sees which", dependence),
+    "positions": ("token order", positions),
     "softmax_axis": ("attention weights", softmax_axis),
     "attention_scores": ("attention scores", attention_scores),
     "residual": ("skip paths", residual),
     "normalisation": ("axes of normalisation", normalisation),
-    "dead_units": ("units that never fire", dead_units),
+    "dead_units": ("dead units", dead_units),
     "sharing": ("shared layers", sharing),
     "input_dependence": ("input dependence", input_dependence),
     "step_accounting": ("the optimizer's step", step_accounting),
-    "overfit_batch": ("one batch by heart", overfit_batch),
-    "reference_model": ("data can be learned", reference_model),
-    "reference_numbers": ("numbers can be learned", reference_numbers),
+    "overfit_batch": ("fitting one batch", overfit_batch),
+    "reference_model": ("can the data be learned", reference_model),
+    "reference_numbers": ("can the targets be learned", reference_numbers),
     "precision_ladder": ("precision", precision_ladder),
     "half_gradients": ("half precision", half_gradients),
     "first_nonfinite": ("first non-finite value", first_nonfinite),
-    "batched_forward": ("examples as one batch", batched_forward),
-    "kept_tensors": ("tensors kept", kept_tensors),
-    "generation": ("what the model writes", generation),
-    "experiment_rate_down": ("lower rate", experiment),
-    "experiment_rate_long": ("lower rate, many steps", experiment),
-    "experiment_rate_up": ("higher rate", experiment),
-    "experiment_schedule": ("other schedule", experiment),
-    "experiment_decay": ("less decay", experiment),
-    "experiment_decay_start": ("less decay from the start", experiment),
-    "experiment_clip": ("wider clipping", experiment),
+    "batched_forward": ("batching the examples", batched_forward),
+    "kept_tensors": ("tensors kept alive", kept_tensors),
+    "generation": ("generated text", generation),
+    "experiment_rate_down": ("lower learning rate", experiment),
+    "experiment_rate_long": ("lower learning rate, long", experiment),
+    "experiment_rate_up": ("higher learning rate", experiment),
+    "experiment_schedule": ("another schedule", experiment),
+    "experiment_decay": ("less weight decay", experiment),
+    "experiment_decay_start": ("less weight decay, early", experiment),
+    "experiment_clip": ("higher clip limit", experiment),
     "experiment_adam": ("usual Adam settings", experiment),
     "experiment_loss_scale": ("mean instead of sum", experiment),
 }

@@ -5,16 +5,19 @@ Lines are wrapped by us, so a log file and an 80-column window read the same; co
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
 import textwrap
-from pathlib import Path
 from typing import IO, Any
 
 from traindoctor.diagnosis import Cause, Diagnosis
-from traindoctor.report.words import by_reason, by_test, listed, number, place, proof
+from traindoctor.diagnosis.rules import ESSENTIAL
+from traindoctor.diagnosis.verdict import RUN
+from traindoctor.record import Record
+from traindoctor.record.text import readable
+from traindoctor.report.excerpt import excerpt
+from traindoctor.report.words import by_reason, counted, listed, number, place, proof
 
 MIN_WIDTH, MAX_WIDTH = 40, 100
 # Proof that fits a glance; the rest is in the JSON and on the page.
@@ -22,8 +25,8 @@ MAX_EVIDENCE = 3
 MAX_CAUSES = 3
 MAX_NAMES = 6
 MAX_REASONS = 4
-# In the folder of a run: the change that the verdict offers.
-FIX_FILE = "fix.diff"
+# Where the texts of a verdict begin.
+INDENT = " " * 13
 _COLOUR = {
     "sick": "bold red",
     "healthy": "bold green",
@@ -37,76 +40,88 @@ def width_of(stream: IO[Any] | None = None) -> int:
     return max(MIN_WIDTH, min(MAX_WIDTH, columns))
 
 
-def report(diagnosis: Diagnosis, *, width: int = 80) -> str:
-    """The whole verdict as plain text."""
+def report(diagnosis: Diagnosis, record: Record | None = None, *, width: int = 80) -> str:
+    """The whole verdict as plain text. Of the record only the script's own text is shown."""
     width = max(MIN_WIDTH, width)
-    lines = _wrap(_headline(diagnosis), width)
+    script = None if record is None else record.fact("script.text")
+    lines = wrapped(_headline(diagnosis), width)
     if diagnosis.verified is not None:
-        lines += ["", *_field("verified", str(diagnosis.verified["said"]), width)]
+        lines += field("verified", str(diagnosis.verified["said"]), width)
     roots = [cause for cause in diagnosis.causes if cause.is_root]
     shown = [cause for cause in roots if cause.finding.status != "possible"][:MAX_CAUSES]
     for count, cause in enumerate(shown, 1):
-        lines += ["", *_cause(cause, width, count if len(shown) > 1 else None)]
-    guesses = [cause.finding for cause in roots if cause.finding.status == "possible"]
+        lines += ["", *_cause(cause, script, width, count if len(shown) > 1 else None)]
+    if not shown:
+        lines += ["", *_reason(diagnosis, width)]
+    guesses = [cause.finding.cause for cause in roots if cause.finding.status == "possible"]
     if guesses:
-        names = [f"{guess.cause} ({guess.confidence:.2f})" for guess in guesses]
-        lines += ["", *_field("possible", listed(names, MAX_NAMES) + "; not proven", width)]
+        lines += field("possible", listed(guesses, MAX_NAMES) + " (not proven)", width)
     lines += _rest(diagnosis, width)
     return "\n".join(lines) + "\n"
 
 
-def next_steps(diagnosis: Diagnosis, folder: Path) -> str:
-    """What people do after a verdict, each command on a line of its own: it is copied, so it is never wrapped."""
-    run = shlex.quote(min(str(folder), os.path.relpath(folder), key=len))
-    commands = [f"traindoctor ui {run}", f"traindoctor report {run}"]
-    if diagnosis.causes:
-        commands.insert(0, f"traindoctor explain {diagnosis.causes[0].finding.cause}")
-    if diagnosis.reproduce and any(cause.fix for cause in diagnosis.causes):
-        again = diagnosis.reproduce.partition(" run ")[2]
-        commands.insert(1, f"traindoctor run --verify-fix {run}/{FIX_FILE} {again}")
-    leads = ["  next       ", *[" " * 13] * len(commands)]
-    return "".join(f"{lead}{command}\n" for lead, command in zip(leads, commands))
-
-
 def _headline(diagnosis: Diagnosis) -> str:
-    steps = f"{diagnosis.steps} step{'' if diagnosis.steps == 1 else 's'}"
-    if diagnosis.overhead_percent is not None:
-        seconds = diagnosis.overhead_seconds
-        spent = "" if seconds is None else f"{number(round(seconds, 1))} s, "
-        percent = diagnosis.overhead_percent
-        steps += f", cost {spent}{number(round(percent, 1 if percent < 10 else None))} %"
-        if diagnosis.after_seconds:
-            steps += f", and {number(diagnosis.after_seconds)} s of tests after the end"
-    if diagnosis.verdict == "sick":
-        root = diagnosis.causes[0].finding
+    steps = counted(diagnosis.steps, "step")
+    root = diagnosis.root
+    if root is not None:
         return f"traindoctor: SICK, {root.cause} ({root.status}) [{steps}]"
-    return f"traindoctor: {diagnosis.verdict.upper()} [{steps}]: {diagnosis.reason}"
+    return f"traindoctor: {diagnosis.verdict.upper()} [{steps}]"
 
 
-def _cause(cause: Cause, width: int, count: int | None) -> list[str]:
+def _reason(diagnosis: Diagnosis, width: int) -> list[str]:
+    """Why nothing is named, and what would settle it."""
+    label = {"healthy": "result", "running": "so far"}.get(diagnosis.verdict, "why")
+    lines = field(label, diagnosis.reason, width)
+    decides = diagnosis.decides
+    if decides is None:
+        return lines
+    if decides.startswith(RUN):
+        return lines + _labelled("to decide", command_lines(decides, width, INDENT))
+    return lines + field("to decide", decides, width)
+
+
+def _cause(cause: Cause, script: Any, width: int, count: int | None) -> list[str]:
     found = cause.finding
+    since = "" if found.since_step is None else f" since step {found.since_step}"
     lead = f"{count}. " if count else ""
-    since = "" if found.since_step is None else f", since step {found.since_step}"
-    head = f"{lead}{found.cause} ({found.status}, confidence {found.confidence:.2f}{since})"
-    lines = [*_wrap(head, width), *_field("what", found.summary, width)]
+    lines = [*wrapped(f"{lead}{found.cause}, {found.status}{since}", width)]
+    lines += field("what", found.summary, width)
     where = place(found)
     if where:
-        lines += _field("where", where, width)
+        lines += field("where", where, width)
+        lines += _source(script, found.line, width)
     if found.law:
-        lines += _field("law", f"broken: {found.law}", width)
+        lines += field("violates", found.law, width)
     if found.undecided:
-        lines += _field("unproven", found.undecided, width)
-    for item in found.evidence[:MAX_EVIDENCE]:
-        lines += _field("proof", proof(item), width)
-    lines += _field("change", found.remedy, width)
+        lines += field("caveat", f"not proven: {found.undecided}", width)
+    told = [proof(item) for item in found.evidence[:MAX_EVIDENCE]]
+    proofs = [line for one in told for line in wrapped(one, width, INDENT, INDENT + "  ")]
+    lines += _labelled("proof", proofs) if proofs else []
+    lines += field("fix", found.remedy, width)
     if cause.fix is not None:
-        lines += _fix(cause.fix)
+        lines += _labelled("diff", _diff(cause.fix))
     if cause.consequences:
-        lines += _field("explains", listed(list(cause.consequences), MAX_NAMES), width)
+        lines += field("explains", listed(list(cause.consequences), MAX_NAMES), width)
     return lines
 
 
-def _fix(diff: str) -> list[str]:
+def _source(script: Any, line: str | None, width: int) -> list[str]:
+    """The line with two around it. It is shown whole; those around it are cut at the window's end."""
+    lines: list[str] = []
+    for at, text, meant in excerpt(script, line):
+        lead = f"{INDENT[:-2]}{'>' if meant else ' '} {at:>4} | "
+        text = readable(text)
+        if meant:
+            room, indent = width - len(lead), len(text) - len(text.lstrip())
+            parts = textwrap.wrap(text, room, subsequent_indent=" " * (indent + 4)) or [""]
+            lines += [lead + parts[0], *(f"{' ' * (len(lead) - 2)}| {part}" for part in parts[1:])]
+        else:
+            whole = f"{lead}{text}".rstrip()
+            lines.append(whole if len(whole) <= width else whole[: width - 3].rstrip() + "...")
+    return lines
+
+
+def _diff(diff: str) -> list[str]:
     """The lines that change, as they stand in the script and below their number: code is never wrapped."""
     lines: list[str] = []
     at, last = 0, ""
@@ -114,62 +129,98 @@ def _fix(diff: str) -> list[str]:
         if found := re.match(r"@@ -(\d+)", line):
             at = int(found[1])
         elif line[:1] in ("+", "-"):
-            lines += [f"line {at}:"] if not lines or last not in ("+", "-") else []
-            lines.append(line)
+            lines += [f"{INDENT}line {at}:"] if not lines or last not in ("+", "-") else []
+            lines.append(INDENT + line)
         last = line[:1]
         at += last in (" ", "-")
-    leads = ["  fix        ", *[" " * 13] * len(lines)]
-    return [lead + line for lead, line in zip(leads, lines)]
+    return lines
 
 
 def _rest(diagnosis: Diagnosis, width: int) -> list[str]:
+    """What else was seen and tested, in a few lines: --json and the page have all of it."""
     lines: list[str] = []
-    if diagnosis.symptoms:
-        lines += _field("seen", "; ".join(s.summary for s in diagnosis.symptoms), width)
+    seen = [s.summary for s in diagnosis.symptoms if not diagnosis.reason.startswith(s.summary)]
+    if seen:
+        lines += field("seen", "; ".join(seen), width)
     for found in diagnosis.advice:
-        lines += _field("slow", f"{found.cause}: {found.summary}. {found.remedy}", width)
-    lines += _groups("passed", by_test(diagnosis.ruled_out), width)
-    lines += _groups("not tested", by_reason(diagnosis.not_judged), width)
-    if diagnosis.not_applicable:
-        names = [one.cause for one in diagnosis.not_applicable]
-        lines += _field(
-            "n/a", listed(names, MAX_NAMES) + " (nothing in this run could have them)", width
-        )
+        lines += field("slow", f"{found.cause}: {found.summary}. {found.remedy}", width)
+    if diagnosis.not_judged:
+        groups = by_reason(diagnosis.not_judged)
+        lines += field("not tested", _groups(groups), width)
+    if diagnosis.ruled_out or diagnosis.not_applicable:
+        lines += field("passed", _passed(diagnosis), width)
     for note in diagnosis.notes[:MAX_REASONS]:
-        lines += _field("note", note, width)
-    if diagnosis.decides:
-        lines += _field("to decide", diagnosis.decides, width)
+        lines += field("note", note, width)
+    if diagnosis.overhead_percent is not None:
+        lines += field("cost", _cost(diagnosis, diagnosis.overhead_percent), width)
     return ["", *lines] if lines else []
 
 
-def _groups(name: str, groups: list[tuple[str, list[str]]], width: int) -> list[str]:
+def _cost(diagnosis: Diagnosis, percent: float) -> str:
+    """'1.3 s while the script ran (1.2 %), 0.6 s of tests after it'"""
+    share = f"{number(round(percent, 1 if percent < 10 else None))} %"
+    seconds = diagnosis.overhead_seconds
+    spent = share if seconds is None else f"{number(round(seconds, 1))} s"
+    text = f"{spent} while the script ran"
+    if seconds is not None:
+        text += f" ({share})"
+    if diagnosis.after_seconds:
+        text += f", {number(diagnosis.after_seconds)} s of tests after it"
+    return text
+
+
+def _groups(groups: list[tuple[str, list[str]]]) -> str:
     """'a, b (why); c (why); and 3 more'"""
-    if not groups:
-        return []
     texts = [f"{listed(names, MAX_NAMES)} ({why})" for why, names in groups[:MAX_REASONS]]
     left = sum(len(names) for _, names in groups[MAX_REASONS:])
-    return _field(name, "; ".join([*texts, *([f"and {left} more"] if left else [])]), width)
+    return "; ".join([*texts, *([f"and {left} more"] if left else [])])
 
 
-def _wrap(text: str, width: int, lead: str = "", rest: str = "") -> list[str]:
-    # Slugs stay whole; a path or a parameter name longer than the window is broken all the same.
-    wrapped = textwrap.wrap(
+def _passed(diagnosis: Diagnosis) -> str:
+    names = [one.cause for one in diagnosis.ruled_out]
+    names.sort(key=lambda name: name not in ESSENTIAL)
+    text = f"{counted(len(names), 'test')}"
+    if names:
+        text += f": {listed(names, MAX_NAMES)}"
+    if diagnosis.not_applicable:
+        text += f"; {len(diagnosis.not_applicable)} do not apply"
+    return f"{text}; --json lists all"
+
+
+def wrapped(text: str, width: int, lead: str = "", rest: str = "") -> list[str]:
+    """Slugs stay whole; a path or a parameter name longer than the window is broken all the same."""
+    lines = textwrap.wrap(
         " ".join(text.split()),
         width,
         initial_indent=lead,
         subsequent_indent=rest,
         break_on_hyphens=False,
     )
-    return wrapped or [lead]
+    return lines or [lead]
 
 
-def _field(name: str, text: str, width: int) -> list[str]:
-    return _wrap(text, width, f"  {name:<10} ", " " * 13)
+def field(name: str, text: str, width: int) -> list[str]:
+    return wrapped(text, width, f"  {name:<10} ", INDENT)
 
 
-def show(diagnosis: Diagnosis, stream: IO[str]) -> None:
+def _labelled(name: str, lines: list[str]) -> list[str]:
+    return [f"  {name:<10} {lines[0][len(INDENT) :]}", *lines[1:]]
+
+
+def command_lines(command: str, width: int, indent: str) -> list[str]:
+    """A command that a reader copies: where it is too long, a shell reads on after each backslash."""
+    lines: list[str] = []
+    for word in map(shlex.quote, shlex.split(command)):
+        if lines and len(indent) + len(f"{lines[-1]} {word}") <= width - 2:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"  {word}" if lines else word)
+    return [f"{indent}{line} \\" for line in lines[:-1]] + [f"{indent}{lines[-1]}"]
+
+
+def show(diagnosis: Diagnosis, stream: IO[str], record: Record | None = None) -> None:
     """Prints to the stream: coloured headline on a terminal, plain text elsewhere."""
-    text = report(diagnosis, width=width_of(stream))
+    text = report(diagnosis, record, width=width_of(stream))
     if not stream.isatty():
         stream.write(text)
         stream.flush()
@@ -179,6 +230,7 @@ def show(diagnosis: Diagnosis, stream: IO[str]) -> None:
 
     styled = Text(text)
     styled.stylize(_COLOUR[diagnosis.verdict], 0, text.find("\n"))
-    for name, style in (("change", "bold"), ("proof", "cyan"), ("not tested", "dim")):
+    for name, style in (("fix", "bold"), ("proof", "cyan"), ("not tested", "dim")):
         styled.highlight_words([f"  {name:<10} "], style)
+    styled.highlight_regex(r"(?m)^ {11}> .*$", "bold")
     Console(file=stream, highlight=False, soft_wrap=True).print(styled, end="")

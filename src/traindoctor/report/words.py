@@ -6,11 +6,16 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from traindoctor.checks.base import Clear, Evidence, Finding, NotApplicable, NotJudged
+from traindoctor.checks.base import NOT_YET, Clear, Evidence, Finding, NotApplicable, NotJudged
+
+# Noise under this share of what was measured is no error anybody would ask about.
+NO_NOISE = 1e-9
+# A measure that is a z-score: "labels within a batch are more alike than chance, z".
+Z_SCORE = ", z"
 
 
 def number(value: float | str | None) -> str:
-    """Four digits that matter: 3.142, 12800, 1.2e-07."""
+    """Three digits that matter: 3.14, 12800, 1.2e-7."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -19,20 +24,36 @@ def number(value: float | str | None) -> str:
         return str(value)
     if float(value).is_integer() and abs(value) < 1e7:
         return str(int(value))
-    return f"{value:.4g}"
+    return _rounded(float(value), 3)
+
+
+def _rounded(value: float, digits: int) -> str:
+    """No exponent between a ten-thousandth and ten million, and no zeros in one: 0.0833, 614, 1e-7."""
+    if 100 <= abs(value) < 1e7:
+        return f"{value:.0f}"
+    mantissa, e, exponent = f"{value:.{digits}g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if e else mantissa
 
 
 def proof(item: Evidence) -> str:
-    """'norm left over before backward: 3.2 (expected 0, noise 1e-07) at step 4'"""
-    inside = []
-    if item.expected is not None:
-        inside.append(f"expected {number(item.expected)}")
-    if item.noise:
-        inside.append(f"noise {number(item.noise)}")
+    """'norm left over before backward: 3.2 (expected 0) at step 4'"""
+    if item.measure.endswith(Z_SCORE):  # what chance gives needs no telling
+        return f"{item.measure.removesuffix(Z_SCORE)} (z = {number(item.value)})"
     text = f"{item.measure}: {number(item.value)}"
-    if inside:
-        text += f" ({', '.join(inside)})"
+    if item.expected is not None:
+        text += f" (expected {expected(item)})"
     return text if item.step is None else f"{text} at step {item.step}"
+
+
+def expected(item: Evidence) -> str:
+    """'0 ± 1e-6': what should have been measured and how far noise alone takes it, where that matters."""
+    text = number(item.expected)
+    if not item.noise or isinstance(item.value, str) or isinstance(item.expected, str):
+        return text
+    scale = max(abs(float(item.value or 0.0)), abs(float(item.expected or 0.0)))
+    if item.noise < NO_NOISE * scale:
+        return text
+    return f"{text} ± {_rounded(item.noise, 1 if item.noise < 0.01 else 2)}"
 
 
 def place(finding: Finding) -> str | None:
@@ -46,7 +67,14 @@ def place(finding: Finding) -> str | None:
 
 def by_reason(items: Iterable[NotJudged | NotApplicable]) -> list[tuple[str, list[str]]]:
     """Causes gathered by the reason, in the order of their importance."""
-    return _gathered((item.reason, item.cause) for item in items)
+    return _gathered((reason(item), item.cause) for item in items)
+
+
+def reason(item: NotJudged | NotApplicable) -> str:
+    """Of what was put off until there was no time for it, that is the reason."""
+    if isinstance(item, NotJudged) and item.why == "no-time":
+        return "no time was left"
+    return "the run ended first" if item.reason == NOT_YET else item.reason
 
 
 def by_test(items: Iterable[Clear]) -> list[tuple[str, list[str]]]:
@@ -57,8 +85,8 @@ def by_test(items: Iterable[Clear]) -> list[tuple[str, list[str]]]:
 
 def _gathered(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
     groups: dict[str, list[str]] = {}
-    for reason, cause in pairs:
-        groups.setdefault(reason, []).append(cause)
+    for why, cause in pairs:
+        groups.setdefault(why, []).append(cause)
     return list(groups.items())
 
 
@@ -67,3 +95,8 @@ def listed(names: Sequence[str], most: int) -> str:
     if len(names) <= most + 1:
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def counted(count: int, noun: str) -> str:
+    """'1 step', '12 steps'"""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -80,6 +80,7 @@ class Draft:
         self.bytes += nbytes(tensor)
         if self.bytes > self.max_bytes:
             raise ReplayError(
-                f"a replay of step {self.step} would need more than {self.max_bytes / 2**20:.0f} MiB of copies"
+                f"repeating step {self.step} would need more than {self.max_bytes / 2**20:.0f} "
+                "MiB of copies"
             )
         return tensor.clone(memory_format=torch.preserve_format)

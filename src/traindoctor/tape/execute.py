@@ -62,7 +62,7 @@ def gradients_of(
                     root, tensors, retain_graph=keep or not last, allow_unused=True
                 )
             except RuntimeError as error:
-                raise ReplayError(f"the replay has no gradient: {error}") from error
+                raise ReplayError(f"the repeated step has no gradient: {error}") from error
             for name, gradient in zip(leaves, found):
                 old = total[name]
                 if gradient is not None:
@@ -87,11 +87,11 @@ def replay(
     """Runs the step again; see docs/architecture.md. Raises ReplayError where it cannot."""
     roots = [root.ref for root in tape.roots]
     if not roots or any(ref is None for ref in roots):
-        raise ReplayError("backward was called on something made outside of the watched step")
+        raise ReplayError("backward was called on something computed outside of the step")
     ops = tape.needed([*(ref for ref in roots if ref is not None), *want])
     unknown = set(parameters or {}) - set(tape.parameters)
     if unknown:
-        raise ReplayError(f"not part of the replay: {', '.join(sorted(unknown)[:3])}")
+        raise ReplayError(f"not part of the repeated step: {', '.join(sorted(unknown)[:3])}")
     runner = TapeRunner(
         tape,
         dtype=dtype,

@@ -28,7 +28,10 @@ def require_faithful(tape: StepTape) -> None:
         raise ReplayError(tape.gaps[0])
     distance = distance_from_step(tape)
     if not distance <= FAITHFUL:
-        raise ReplayError(f"the unchanged replay differs from the step by {distance:.1e}")
+        raise ReplayError(
+            "the step cannot be reproduced exactly: repeated without a change it differs by "
+            f"{distance:.1e}"
+        )
 
 
 def relative(value: float, reference: float) -> float:

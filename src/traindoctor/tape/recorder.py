@@ -257,11 +257,11 @@ class StepRecorder:
         call, state, began = None, None, time.perf_counter()
         try:
             if num_dispatch_modes() > exchange.mine.depth:  # our own guard is one
-                raise ReplayError("a dispatch mode of the script's own hears every operation")
+                raise ReplayError("the script runs under a TorchDispatchMode of its own")
             with DisableTorchFunction():  # the script's modes hear nothing of ours
                 if communicates(func):
                     raise ReplayError(
-                        "the step uses functional collectives, which cannot be replayed"
+                        "the step uses functional collectives, which cannot be repeated"
                     )
                 if self._tape is not None and self._next_step_begins(name, args, kwargs):
                     self.close()

@@ -80,12 +80,13 @@ class TapeRunner:
         if not isinstance(batch, Mapping):
             if len(batch) != len(self.tape.data):
                 raise ReplayError(
-                    f"the replayed step used {len(self.tape.data)} tensors of data, {len(batch)} were given"
+                    f"the step used {len(self.tape.data)} data tensors, {len(batch)} were given"
                 )
             batch = dict(zip(self.tape.data, batch))
         if self.tape.conditional and any(not self._as_taped(r, v) for r, v in batch.items()):
             raise ReplayError(
-                "the step joins results of several ranks, and those of the others belong to another batch"
+                "the step combines results of several ranks, and those of the others belong to "
+                "another batch"
             )
         self.changed = True
         for ref, value in batch.items():
@@ -127,7 +128,7 @@ class TapeRunner:
             except Exception as error:
                 place = f" ({op.line})" if op.line else ""
                 raise ReplayError(
-                    f"{op.name}{place} cannot be run again: {in_a_sentence(error)}"
+                    f"{op.name}{place} cannot be repeated: {in_a_sentence(error)}"
                 ) from error
             if self.stopped:
                 return {}
@@ -143,7 +144,7 @@ class TapeRunner:
         if found is None:
             constant = self.tape.constants.get(ref)
             if constant is None:
-                raise ReplayError("a value of the step was made before the step was watched")
+                raise ReplayError("a value used in the step was computed before watching began")
             # A copy: ops may write into it.
             found = constant.clone(memory_format=torch.preserve_format)
             if self.dtype is not None:
@@ -279,7 +280,8 @@ class TapeRunner:
         shapes = [self.tape.geometry[ref.index].size for ref in refs]
         if self.dtype is not None or shapes != [tuple(t.shape) for t in tensors_in(given)]:
             raise ReplayError(
-                f"{call.name} works on raw memory, so it is only called with the shapes and dtypes of the script"
+                f"{call.name} works on raw memory and is only called with the script's own "
+                "shapes and dtypes"
             )
 
 

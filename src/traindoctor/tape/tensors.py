@@ -159,7 +159,9 @@ class TensorTable:
         """The tensors of `result` get the Refs of those of `twin`, one by one. Their largest relative difference."""
         theirs, ours = list(tensors_in(result)), list(tensors_in(twin))
         if [(t.shape, t.dtype) for t in theirs] != [(t.shape, t.dtype) for t in ours]:
-            raise ReplayError("compiled code gives other tensors than the same code uncompiled")
+            raise ReplayError(
+                "the compiled code gives other tensors than the same code without compilation"
+            )
         largest = 0.0
         for real, copy in zip(theirs, ours):
             if real is copy or self._lookup(real) is not None:
@@ -303,4 +305,4 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 def _out_of_sight(*tensors: Tensor) -> Tensor:
-    raise ReplayError("a Function computes out of torch's sight")
+    raise ReplayError("a custom Function computes outside of PyTorch")

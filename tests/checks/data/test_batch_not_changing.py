@@ -49,7 +49,7 @@ def test_batches_drawn_again_and_again_from_a_generator_that_is_set_back() -> No
     set_back = {"batch.rowset": rounds, "random.crc": [100.0 + i for i in rounds]}
     found = batch_not_changing(make_record(set_back))
     assert isinstance(found, Finding)
-    assert "set back" in found.summary
+    assert "reset inside the loop" in found.summary
     nothing_drawn = {"batch.rowset": rounds, "random.crc": [5.0] * 40}
     assert isinstance(batch_not_changing(make_record(nothing_drawn)), Clear)
     dropout_draws = {"batch.rowset": rounds, "random.crc": [float(i) for i in range(40)]}

@@ -85,7 +85,7 @@ def late(lag: int, *, skips: int = 2) -> Outcome:
 def test_scores_that_have_not_seen_the_token_before_their_target_are_late() -> None:
     found = late(1)
     assert isinstance(found, Finding)
-    assert "late" in found.summary
+    assert "lag the targets" in found.summary
     assert isinstance(late(0), Clear)
     assert isinstance(late(1, skips=0), Clear), "without skip paths a hidden diagonal does the same"
 

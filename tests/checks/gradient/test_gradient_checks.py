@@ -279,7 +279,7 @@ def test_gradients_that_are_huge_in_the_untrained_model_explode() -> None:
     stuck = {"grad.norm": norms, "loss.root": [1e8, 6e3, *[7.0] * 40]}
     found = gradients_exploding(make_record(stuck))
     assert isinstance(found, Finding)
-    assert "untrained" in found.summary
+    assert "at initialisation" in found.summary
     large = {"grad.norm": [8e4, 840.0, 560.0, 420.0], "loss.root": [70.0, 50.0, *[7.0] * 40]}
     assert isinstance(gradients_exploding(make_record(large)), Clear)
 

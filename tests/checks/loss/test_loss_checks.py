@@ -159,7 +159,7 @@ def test_gradients_divided_by_hand_on_a_mean_are_tried_and_named() -> None:
     assert isinstance(loss_scale_wrong(scaled(8.0, calls=8, divided=1 / 8)), Clear)
 
 
-@pytest.mark.parametrize(("coefficient", "word"), [(8.0, "not divided"), (1 / 8, "divided twice")])
+@pytest.mark.parametrize(("coefficient", "word"), [(8.0, "not averaged"), (1 / 8, "divided twice")])
 def test_accumulation_that_is_not_divided_or_divided_twice(coefficient: float, word: str) -> None:
     found = loss_scale_wrong(scaled(coefficient, calls=8))
     assert isinstance(found, Finding)

@@ -54,7 +54,7 @@ def test_fires_when_even_a_third_blows_up_and_a_tenth_learns() -> None:
     values = trial(control=math.nan, permuted=(math.nan, math.nan), lr_3=math.nan, lr_10=2.8)
     found = lr_too_high(record(values))
     assert isinstance(found, Finding)
-    assert "a tenth of it reaches 2.800 where the run breaks" in found.summary
+    assert "a tenth of it reaches a loss of 2.800 where this run breaks" in found.summary
 
 
 def test_large_gradients_whose_clipping_beats_every_lower_rate_are_the_cause_instead() -> None:
@@ -116,7 +116,7 @@ def test_a_hundredth_is_asked_where_a_tenth_is_still_too_high() -> None:
     stuck = trial(control=3.21, permuted=(3.23, 3.20), lr_3=3.22, lr_10=3.19, lr_100=2.70)
     found = lr_too_high(record(stuck))
     assert isinstance(found, Finding)
-    assert "a hundredth of it reaches 2.700" in found.summary
+    assert "a hundredth of it reaches a loss of 2.700" in found.summary
 
 
 def test_a_replay_that_drifts_away_after_the_first_steps_is_a_run_with_long_steps() -> None:

@@ -38,7 +38,7 @@ def test_steps_left_out_because_no_gradient_is_finite() -> None:
 def test_silent_on_long_accumulation_and_hand_written_updates() -> None:
     assert isinstance(optimizer_never_steps(make_record(facts=facts(64, None, steps=2))), Clear)
     by_hand = optimizer_never_steps(make_record(facts=facts(250, True)))
-    assert by_hand == Clear("optimizer-never-steps", "the script changes its weights itself")
+    assert by_hand == Clear("optimizer-never-steps", "the script updates its weights itself")
     assert isinstance(optimizer_never_steps(make_record(facts=facts(250, None))), NotJudged)
     assert isinstance(optimizer_never_steps(make_record(facts=facts(30, False))), NotJudged)
 

@@ -63,7 +63,7 @@ def test_silent_when_hardly_any_loss_is_left() -> None:
 def test_decay_by_hand_counts_as_decay() -> None:
     found = weight_decay_too_high(record(0.0, 0.0, [3.07], by_hand=4.0))
     assert isinstance(found, Finding)
-    assert "by hand" in found.summary
+    assert "Hand-written decay" in found.summary
     assert isinstance(weight_decay_too_high(record(0.0, 0.0, by_hand=0.1)), Clear)
     open_ = weight_decay_too_high(record(0.0, 0.0, by_hand=None))
     assert isinstance(open_, NotJudged)

@@ -58,9 +58,12 @@ def test_a_loop_inside_the_model_counts() -> None:
 @pytest.mark.parametrize(
     ("series", "by"),
     [
-        ({"forward.calls": [1.0] * 20, "forward.batch": [48.0] * 20}, "1 forward pass a step, 48"),
-        ({"forward.calls": [2.0] * 20, "forward.batch": [64.0] * 20}, "2 forward passes a step"),
-        ({"forward.calls": [0.0] * 20}, "0 forward passes a step"),
+        (
+            {"forward.calls": [1.0] * 20, "forward.batch": [48.0] * 20},
+            "1 forward pass per step, 48",
+        ),
+        ({"forward.calls": [2.0] * 20, "forward.batch": [64.0] * 20}, "2 forward passes per step"),
+        ({"forward.calls": [0.0] * 20}, "0 forward passes per step"),
     ],
 )
 def test_what_cleared_it_is_said_in_numbers_that_are_known(series: dict, by: str) -> None:

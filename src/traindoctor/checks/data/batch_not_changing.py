@@ -26,7 +26,7 @@ DRAWN_AGAIN = 2
     needs=["batch.rowset"],
     min_steps=LEAST,
     law=laws.ANEW,
-    undecided="too few steps that draw random numbers were heard",
+    undecided="too few steps that draw random numbers were seen",
     explains=("overfitting", "data-not-shuffled", "ranks-see-same-data"),
     over_batches=True,
 )
@@ -38,12 +38,12 @@ def batch_not_changing(record: Record) -> Outcome:
     numbers are drawn from with those of earlier steps. Few batches from few random states were drawn from a generator that is seeded again
     and again.
     ## Why it matters
-    The model learns one batch by heart: the training loss goes to zero and nothing is learned of the rest.
+    The model memorises one batch: the training loss goes to zero and nothing is learned of the rest.
     ## How to fix
     Iterate over the loader (`for batch in loader`) instead of `next(iter(loader))` in the loop, and draw new
     indices at every step.
     ## When it stays silent
-    Data sets that are only one batch large, and small pools whose examples come back in other company: rows
+    Datasets that are only one batch large, and small pools whose examples come back in other combinations: rows
     that were seen before are no fault. Where the same numbers are given at every step and the script holds no data
     that have many more such rows, it is at most possible.
     """
@@ -53,13 +53,13 @@ def batch_not_changing(record: Record) -> Outcome:
     available = record.fact("loader.batches")
     if same.mean() >= SHARE:
         if available == 1:
-            return batch_not_changing.clear("the data set is one batch large")
+            return batch_not_changing.clear("the dataset is a single batch")
         held = record.fact("batch.held")
         if held is not None and not available:
             return drawn_again(record) or held_batch(steps, held["times"])
         return batch_not_changing.finding(
             evidence(
-                "steps whose rows are those of the step before",
+                "steps with exactly the rows of the step before",
                 float(same.sum()),
                 0.0,
                 step=int(rowset.steps[1]),
@@ -78,17 +78,21 @@ def batch_not_changing(record: Record) -> Outcome:
         return batch_not_changing.finding(
             evidence("different batches", float(different), float(available)),
             evidence("steps", float(steps)),
-            summary=f"The same {different} batches come again and again; the loader has {available}",
+            summary=f"The same {different} batches repeat, although the DataLoader has {available}",
             grade="exact",
         )
     if different <= FEW and steps >= ROUNDS * different and seeded_again(record, different):
         return batch_not_changing.finding(
-            evidence("different batches", float(different), "new ones at each step"),
-            evidence("different random states in all steps", float(different), float(steps)),
-            summary=f"The same {different} batches come again and again: the random state that they are drawn from "
-            "is set back inside the loop",
-            remedy="Seed once, before the loop. Give an evaluation that must be repeatable a generator of its own "
-            "(`torch.Generator().manual_seed(0)`).",
+            evidence("different batches", float(different), "new numbers at each step"),
+            evidence("distinct random states over all steps", float(different), float(steps)),
+            summary=(
+                f"The same {different} batches repeat: the random state they are drawn from is "
+                "reset inside the loop"
+            ),
+            remedy=(
+                "Seed once, before the loop. If the evaluation must be repeatable, give it its "
+                "own generator (`torch.Generator().manual_seed(0)`)."
+            ),
             since_step=0,
             grade="exact",
         )
@@ -103,12 +107,17 @@ def given_again(again: Series) -> Outcome | None:
     if share < AGAIN:
         return None
     return batch_not_changing.finding(
-        evidence("batches of the loader that repeat the one before", share, 0.0),
+        evidence("DataLoader batches identical to the one before", share, 0.0),
         evidence("steps", float(len(after_another))),
-        summary=f"{share:.0%} of the loader's batches are an exact repeat of the batch before: its workers deliver the "
-        "same data",
-        remedy="Each worker has a copy of the data set with its random state. Draw from a generator that is seeded "
-        "by `torch.utils.data.get_worker_info().seed`, and let each worker of an iterable data set give its own part.",
+        summary=(
+            f"{share:.0%} of the DataLoader's batches repeat the previous batch exactly: its "
+            "workers deliver the same data"
+        ),
+        remedy=(
+            "Each DataLoader worker has its own copy of the dataset, random state included. "
+            "Draw from a generator seeded with `torch.utils.data.get_worker_info().seed`, "
+            "and let each worker of an IterableDataset yield its own share."
+        ),
         since_step=int(again.steps[0]),
         grade="exact",
     )
@@ -126,14 +135,16 @@ def drawn_again(record: Record) -> Outcome | None:
     return batch_not_changing.finding(
         evidence("steps that draw random numbers", told["steps"]),
         evidence(
-            "steps that draw the same numbers as an earlier one",
+            "steps that draw the same numbers as an earlier step",
             told["again"],
             0,
             step=int(draw["step"]),
         ),
-        summary="The random numbers drawn for the examples of a batch are the same at every step: their generator is "
-        "re-seeded in between",
-        remedy="Seed a generator once, before the loop, and draw on from it.",
+        summary=(
+            "The same random numbers are drawn for the batch at every step: the generator "
+            "is re-seeded between steps"
+        ),
+        remedy="Seed the generator once, before the loop, and keep drawing from it.",
         line=draw["line"],
         since_step=0,
         grade="exact" if told["again"] >= DRAWN_AGAIN else "statistic",
@@ -144,17 +155,24 @@ def held_batch(steps: int, times: float | None) -> Outcome:
     """The same numbers at every step, without a loader: a batch taken once or again and again, or the whole data set."""
     if times is None:
         return batch_not_changing.finding(
-            evidence("steps with the same numbers", float(steps), "as many as there are"),
+            evidence("steps with the same numbers", float(steps), "all of them"),
             grade="curve",
-            summary="Every step trains on the same rows; nothing that the script holds has many more of them, so they "
-            "may be the whole data set",
+            summary=(
+                "Every step trains on the same rows; the script holds no larger data, so they "
+                "may be the whole dataset"
+            ),
             since_step=0,
         )
     return batch_not_changing.finding(
         evidence("steps with the same numbers", float(steps), 0.0),
-        evidence("data of the script that hold these rows, over the batch", times, 1.0),
-        summary=f"Every step trains on the same rows, while the script holds {times:.0f} times as much of such data",
-        remedy="Draw a new batch inside the loop.",
+        evidence(
+            "size of the script's data that contains these rows, relative to the batch", times, 1.0
+        ),
+        summary=(
+            f"Every step trains on the same rows, although the script holds {times:.0f} "
+            "times as much data of this kind"
+        ),
+        remedy="Draw a new batch inside the training loop.",
         since_step=0,
         grade="exact",
     )

@@ -20,8 +20,8 @@ NOT_LEARNED = 0.8
 @check(
     code="DAT005",
     slug="data-not-shuffled",
-    title="Examples come in the order of their classes",
-    undecided="the same run on shuffled batches was not tried",
+    title="The examples come sorted by class",
+    undecided="the run was not repeated with shuffled batches",
     explains=("overfitting", "gradients-exploding", "lr-too-high", *NOT_LEARNING),
     over_batches=True,
 )
@@ -35,7 +35,7 @@ def data_not_shuffled(record: Record) -> Outcome:
     A batch of one class pulls all weights towards that class; the next classes undo it. The loss saws, and the
     model ends with the class it saw last.
     ## How to fix
-    `DataLoader(..., shuffle=True)`, or shuffle the data set once before training. With a streaming data set use
+    `DataLoader(..., shuffle=True)`, or shuffle the dataset once before training. With a streaming dataset use
     a large shuffle buffer.
     ## When it stays silent
     Balanced batches have a negative score. Texts without one label per example are not judged; neither are
@@ -50,9 +50,11 @@ def data_not_shuffled(record: Record) -> Outcome:
     if z is None or not len(z):
         if watched(record) and record.num_steps >= ENOUGH_LOOKS:
             return data_not_shuffled.not_applicable("the examples have no label of their own")
-        return data_not_shuffled.not_judged("no label of an example was seen", why="not-measured")
+        return data_not_shuffled.not_judged("no per-example labels were seen", why="not-measured")
     if z.last <= ORDERED:
-        return data_not_shuffled.clear(f"labels are mixed as by chance (z = {z.last:.1f})")
+        return data_not_shuffled.clear(
+            f"labels within a batch are as mixed as chance would make them (z = {z.last:.1f})"
+        )
     begun = record.get("optim.objects")
     if begun is not None and len(begun) > MOST_STRETCHES:
         return data_not_shuffled.not_judged(
@@ -64,11 +66,17 @@ def data_not_shuffled(record: Record) -> Outcome:
     ordered = follow is None or follow > NEIGHBOURS or z.last > 10 * ORDERED
     items = [
         evidence(
-            "z of likeness of labels within batches", z.last, 0.0, noise=1.0, step=int(z.steps[-1])
+            "labels within a batch are far more alike than chance, z",
+            z.last,
+            0.0,
+            noise=1.0,
+            step=int(z.steps[-1]),
         )
     ]
     if follow is not None:
-        items.append(evidence("z of likeness of neighbouring batches", follow, 0.0, noise=1.0))
+        items.append(
+            evidence("neighbouring batches are more alike than chance, z", follow, 0.0, noise=1.0)
+        )
     return data_not_shuffled.finding(
         *items, grade="statistic", status="likely" if ordered else "possible", since_step=0
     )
@@ -79,29 +87,34 @@ def numbers_in_order(record: Record, z: float) -> Outcome:
     neighbours = record.get("order.number_neighbour_z")
     follow = neighbours.last if neighbours is not None and len(neighbours) else 0.0
     if z <= ORDERED or follow <= NEIGHBOURS:
-        return data_not_shuffled.clear(f"numbers are mixed as by chance (z = {min(z, follow):.1f})")
+        return data_not_shuffled.clear(
+            f"targets within a batch are as mixed as chance would make them (z = {min(z, follow):.1f})"
+        )
     share = share_of_variance(record, record.num_steps // 4)
     if share is None:
-        return data_not_shuffled.not_judged("what the order does to the error was not measured")
+        return data_not_shuffled.not_judged("the effect of the order on the error was not measured")
     if share < NOT_LEARNED:
         return data_not_shuffled.clear(
-            f"numbers come in order, and the error is {share:.2f} of their variance within batches"
+            f"the targets come in order, yet the error is down to {share:.2f} of their "
+            "variance within a batch"
         )
     items = [
-        evidence("z of likeness of numbers within batches", z, 0.0, noise=1.0),
-        evidence("z of likeness of neighbouring batches", follow, 0.0, noise=1.0),
-        evidence("squared error over the variance within batches", share, "under 0.8"),
+        evidence("targets within a batch are far more alike than chance, z", z, 0.0, noise=1.0),
+        evidence("neighbouring batches are more alike than chance, z", follow, 0.0, noise=1.0),
+        evidence("squared error relative to the variance within batches", share, "under 0.8"),
     ]
     round_ = steps_of_a_round(record)
     if round_ is not None:
-        items.append(evidence("steps after which the same batches come again", float(round_)))
+        items.append(evidence("steps after which the same batches repeat", float(round_)))
     return data_not_shuffled.finding(
         *items,
         grade="statistic",
         status="possible" if round_ is None else "likely",
         since_step=0,
-        summary="Examples come in order: the numbers asked for in one batch are alike, and so are those of neighbouring "
-        "batches",
+        summary=(
+            "The examples are not shuffled: targets within a batch are alike, and so are "
+            "those of neighbouring batches"
+        ),
     )
 
 

@@ -47,7 +47,7 @@ LONG = 5
     slug="labels-unrelated",
     title="The targets have nothing to do with the inputs",
     needs=["batch.rows"],
-    undecided="that a task cannot be learned can be made likely, not proven",
+    undecided="that a task cannot be learned can be shown to be likely, never proven",
     explains=("overfitting", "lr-too-low", *NOT_LEARNING),
     over_batches=True,
 )
@@ -77,11 +77,11 @@ def labels_unrelated(record: Record) -> Outcome:
     z, rows = record.get("relation.z"), record.get("relation.rows")
     if z is None or not len(z):
         return labels_unrelated.not_judged(
-            "inputs and targets could not be compared with each other", why="not-measured"
+            "inputs and targets could not be compared", why="not-measured"
         )
     num_rows = rows.last if rows is not None and len(rows) else 0
     if z.last >= RELATED or max(z.values) >= 2 * RELATED:
-        return labels_unrelated.clear(f"inputs and targets are related (z = {z.last:.0f})")
+        return labels_unrelated.clear(f"inputs and targets are clearly related (z = {z.last:.0f})")
     gap = level_gap(record)
     if gap is None:
         return labels_unrelated.not_judged(
@@ -101,21 +101,23 @@ def labels_unrelated(record: Record) -> Outcome:
     # Just under it: the run learns, or begins to know its examples by heart. A model that has not seen them tells.
     leaving = late is not None and late < -LEVEL / 2
     if num_rows < LEAST_ROWS:
-        return labels_unrelated.not_judged(f"too few examples seen to tell (z = {z.last:.1f})")
+        return labels_unrelated.not_judged(f"too few examples were seen to tell (z = {z.last:.1f})")
     on_level = int((np.abs(smooth(gap.values)) < LEVEL).sum())
     if not heart and (on_level < STEPS or abs(gap.tail(STEPS).median()) > 2 * LEVEL):
         return labels_unrelated.not_judged(
-            "the loss has not stood on the entropy of the labels for long"
+            "the loss has not stayed at the entropy of the labels for long enough"
         )
     return unless_learnable(record, z, gap, leaving=leaving)
 
 
 def rolled(pair: Mapping[str, Any]) -> Finding:
     return labels_unrelated.finding(
-        evidence("share of targets equal to the input one place on, the last to the first", 1.0),
-        evidence("axis of the tokens along which they were rolled", pair["axis"], 1 - pair["axis"]),
-        summary="The targets were rolled along the axis of the batch: each belongs to the neighbouring row, and the "
-        "model's attention runs along the other axis",
+        evidence("share of targets equal to the next input along that axis, wrapping around", 1.0),
+        evidence("axis along which the tokens were rolled", pair["axis"], 1 - pair["axis"]),
+        summary=(
+            "The targets were rolled along the batch axis: each belongs to the neighbouring "
+            "row, while the model attends along the other axis"
+        ),
         remedy="Roll or slice along time: `ids[:-1], ids[1:]` for (time, batch), `ids[:, :-1], ids[:, 1:]` for "
         "(batch, time).",
         line=pair["line"],
@@ -128,14 +130,18 @@ def unless_learnable(record: Record, z: Series, gap: Series, *, leaving: bool) -
     """The loss stands on the entropy of labels that nothing relates to the inputs: can a reference model do better?"""
     agreement, repeats = record.get("relation.agreement"), record.get("relation.repeats")
     items = [
-        evidence("z of relation between inputs and targets", z.last, RELATED, noise=1.0),
-        evidence("loss minus entropy of the labels", gap.tail(STEPS).median(), "below 0"),
+        evidence(
+            "relation between inputs and targets against chance, z", z.last, RELATED, noise=1.0
+        ),
+        evidence("loss minus the entropy of the labels", gap.tail(STEPS).median(), "below 0"),
     ]
     contradicted = False
     if agreement is not None and repeats is not None and repeats.last >= REPEATS:
         contradicted = agreement.last < AGREEMENT
         items.append(
-            evidence("agreement of labels of equal inputs", agreement.last, 1.0, noise=0.05)
+            evidence(
+                "agreement between the labels of identical inputs", agreement.last, 1.0, noise=0.05
+            )
         )
     # Two or three signs per example are a made-up task, in which single signs may tell nothing.
     length = record.get("batch.tokens")
@@ -152,14 +158,18 @@ def unless_learnable(record: Record, z: Series, gap: Series, *, leaving: bool) -
             return labels_unrelated.clear("a reference model learns the same data")
         sure = sure or order_is_lost(record) or (faint and per_row >= LONG)
         items.append(
-            evidence("gain of a reference model over guessing", gain, "above 0.1", noise=noise)
+            evidence(
+                "gain of a reference model over guessing, in nats", gain, "above 0.1", noise=noise
+            )
         )
     elif (leaving or not sure) and record.exam("reference_model") is None:
         return labels_unrelated.not_judged(
-            "no reference model has been tried", wants="reference_model"
+            "no reference model was trained", wants="reference_model"
         )
     elif leaving:
-        return labels_unrelated.not_judged("the loss may be leaving the entropy of the labels")
+        return labels_unrelated.not_judged(
+            "the loss may just be starting to fall below the entropy of the labels"
+        )
     return labels_unrelated.finding(
         *items, grade="statistic", status="likely" if sure else "possible", since_step=0
     )
@@ -168,31 +178,36 @@ def unless_learnable(record: Record, z: Series, gap: Series, *, leaving: bool) -
 def numbers(record: Record, share: float) -> Outcome:
     """A regression: does its error stay at what guessing the mean costs, and does nobody do better?"""
     if share < NUMBERS_LEARNED:
-        return labels_unrelated.clear(f"the error is {share:.2f} of the targets' variance")
+        return labels_unrelated.clear(f"the error is down to {share:.2f} of the targets' variance")
     learnable = reference(record, "reference_numbers")
     if learnable is None:
         tried = record.exam("reference_numbers")
         wants = "reference_numbers" if tried is None else None
         return labels_unrelated.not_judged(
-            "no plain model has been tried on the numbers", wants=wants
+            "no reference model was trained on these targets", wants=wants
         )
     better, gain, noise = learnable
     if better or gain > max(NUMBERS_TOLD, ERRORS * noise):
-        return labels_unrelated.clear("a plain model learns the same numbers")
+        return labels_unrelated.clear("a reference model learns the same targets")
     if gain + ERRORS * noise > NUMBERS_KNOWN:
-        return labels_unrelated.not_judged("whether a plain model learns the numbers is not sure")
+        return labels_unrelated.not_judged(
+            "it is not certain whether a reference model learns these targets"
+        )
     return labels_unrelated.finding(
-        evidence("squared error over the variance of the targets", share, "well under 1"),
+        evidence("squared error relative to the variance of the targets", share, "well under 1"),
         evidence(
-            "the same of a plain model and the numbers' ranks, on batches it had not seen",
+            "the same for a reference model, on batches it had not seen",
             1 - gain,
             "well under 1",
             noise=noise,
         ),
         grade="statistic",
         since_step=0,
-        summary="The targets have nothing to do with the inputs: the error stays where guessing their mean gets, and "
-        "a plain model on the same batches does no better",
+        summary=(
+            "The targets have nothing to do with the inputs: the error is no better than "
+            "predicting their mean, and a reference model on the same batches does no "
+            "better either"
+        ),
     )
 
 
@@ -206,9 +221,11 @@ def dealt_rows(record: Record) -> Outcome | None:
             moved = pair["dealt"]["moved"]
             return labels_unrelated.finding(
                 evidence("share of rows whose targets belong to another row", moved, 0.0),
-                evidence("places compared", pair["dealt"]["compared"], step=result.step),
-                summary=f"The targets are in another order than the inputs: {moved:.0%} of the rows have the "
-                "targets of another row of the batch",
+                evidence("positions compared", pair["dealt"]["compared"], step=result.step),
+                summary=(
+                    f"Inputs and targets are in different orders: {moved:.0%} of the rows carry the "
+                    "targets of another row of the batch"
+                ),
                 line=pair["line"],
                 since_step=0,
                 grade="exact",

@@ -20,7 +20,7 @@ def padding_in_loss(record: Record) -> Outcome:
     """
     ## What it does
     Finds the constant tail (or head) of each row of targets, of a token that the rows going in end with as well and
-    that nothing follows there, and asks the loss whether those places count: the derivative of the loss by their scores is
+    that nothing follows there, and asks the loss whether those positions count: the derivative of the loss by their scores is
     not zero.
     ## Why it matters
     Most of the loss is then about predicting padding: the number falls quickly, the model hardly learns text.
@@ -41,14 +41,20 @@ def padding_in_loss(record: Record) -> Outcome:
         easy = (pair["nll_padding"] or 0.0) < 0.5 * (pair["nll_elsewhere"] or 0.0)
         return padding_in_loss.finding(
             evidence(
-                "share of counted targets that are padding", pair["counted"], 0.0, step=result.step
+                "share of the targets in the loss that are padding",
+                pair["counted"],
+                0.0,
+                step=result.step,
             ),
             evidence("loss on padding", pair["nll_padding"], step=result.step),
             evidence("loss elsewhere", pair["nll_elsewhere"], step=result.step),
             status=None if easy else "likely",
             line=pair["line"],
             since_step=0,
-            summary=f"{pair['counted']:.0%} of the targets that count are padding (token {pair['token']})",
+            summary=(
+                f"{pair['counted']:.0%} of the targets in the loss are padding (token "
+                f"{pair['token']})"
+            ),
             grade="exact",
         )
-    return padding_in_loss.clear("no counted target lies in padding")
+    return padding_in_loss.clear("no padding position counts as a target")

@@ -37,10 +37,10 @@ def ranks_see_same_data(record: Record) -> Outcome:
     if batches.steps < LEAST_STEPS:
         batches, measure = agreement(record, "loss.root"), "losses"
     if batches.steps < LEAST_STEPS:
-        return ranks_see_same_data.not_judged("too few batches were compared between the ranks")
+        return ranks_see_same_data.not_judged("too few batches could be compared across ranks")
     if batches.share < MOST:
         return ranks_see_same_data.clear(
-            f"{measure} of the ranks agree at {batches.equal} of {batches.steps} steps"
+            f"{measure} agree across ranks at {batches.equal} of {batches.steps} steps"
         )
     if agreement(record, "weights.crc").share < MOST:
         # Tensor-parallel ranks hold different weights and must see the same batch.

@@ -55,7 +55,7 @@ def targets_misaligned(record: Record) -> Outcome:
     for outer in result.values.get("outer", ()):
         return all_with_all(outer, result.step)
     if not result.values["pairs"]:
-        return targets_misaligned.clear("each number is compared with its own target")
+        return targets_misaligned.clear("each prediction is compared with its own target")
     pairs = [p for p in result.values["pairs"] if not p["contrastive"]]
     if (crossed := crossed_layout(record)) is not None:
         return crossed
@@ -63,14 +63,14 @@ def targets_misaligned(record: Record) -> Outcome:
         return (
             handed_over(record)
             or late_scores(record)
-            or targets_misaligned.clear("targets are the next tokens, at every place")
+            or targets_misaligned.clear("the targets are the next tokens at every position")
         )
     for pair in pairs:
         outcome = judge(record, pair, result.step) or row_by_row(record, pair, result.step)
         if outcome is not None:
             return outcome
     return targets_misaligned.clear(
-        "no constant shift between inputs and targets: another kind of task"
+        "no constant shift between inputs and targets, so this is another kind of task"
     )
 
 
@@ -78,7 +78,7 @@ def all_with_all(outer: dict[str, Any], step: int) -> Outcome:
     """(N, 1) less (N,) is (N, N): every prediction is drawn to the mean of all targets."""
     rows = int(outer["rows"])
     return targets_misaligned.finding(
-        evidence("targets that each prediction is compared with", rows, 1, step=step),
+        evidence("targets each prediction is compared with", rows, 1, step=step),
         summary=f"The loss compares each of {rows} predictions with the targets of all {rows}: their shapes are ({rows}, 1) and "
         f"({rows},)",
         remedy="Give predictions and targets the same shape: `prediction.squeeze(-1)` or `target.unsqueeze(-1)`.",
@@ -98,17 +98,22 @@ def crossed_layout(record: Record) -> Outcome | None:
         return None
     return targets_misaligned.finding(
         evidence(
-            "movement of scores beside the targets of other rows when one row changes",
+            "change of the logits compared with other rows' targets when one row changes",
             pair["other_rows"],
             0.0,
             noise=NOTHING,
             step=result.step,
         ),
-        evidence("the same with batch and time of the scores exchanged", 0.0, 0.0),
-        summary="Scores and targets are flattened in different orders: one has the time first, the other the batch, "
-        "so each prediction is compared with the target of another place",
-        remedy="Flatten both the same way: transpose the scores to (batch, time, classes) before "
-        "`reshape(-1, classes)` and `targets.reshape(-1)`.",
+        evidence("the same with batch and time axes of the logits swapped", 0.0, 0.0),
+        summary=(
+            "Logits and targets are flattened in different orders, one time-first and one "
+            "batch-first, so each prediction is compared with the target of another "
+            "position"
+        ),
+        remedy=(
+            "Flatten both the same way: transpose the logits to (batch, time, classes) "
+            "before `reshape(-1, classes)` and `targets.reshape(-1)`."
+        ),
         line=pair["line"],
         since_step=0,
         grade="exact",
@@ -127,15 +132,17 @@ def handed_over(record: Record) -> Outcome | None:
             assert result is not None
             return targets_misaligned.finding(
                 evidence(
-                    "movement of a score when the token that is its target changes",
+                    "change of a prediction when the token that is its target changes",
                     pair["one_token"],
                     0.0,
                     noise=NOTHING,
                     step=result.step,
                 ),
-                summary="A second embedding look-up feeds each prediction of this loss its own target",
-                remedy="Targets of a head that looks further ahead move on by as many places as its inputs: inputs "
-                "`ids[:, 1:]`, targets `ids[:, 2:]`.",
+                summary="A second embedding lookup feeds each prediction of this loss its own target",
+                remedy=(
+                    "Shift the targets of a look-ahead head as far as its inputs: inputs `ids[:, "
+                    "1:]`, targets `ids[:, 2:]`."
+                ),
                 line=pair["line"],
                 since_step=0,
                 grade="exact",
@@ -154,16 +161,20 @@ def late_scores(record: Record) -> Outcome | None:
         return None
     return targets_misaligned.finding(
         evidence(
-            "places from a token to the first score that it moves",
+            "positions from a token to the first logits it affects",
             pair["lag"],
             0,
             step=result.step,
         ),
-        evidence("movement of the score at the token's own place", 0.0, "above 0"),
-        summary=f"The scores beside the targets are {pair['lag']} place(s) late: each has not seen the token just "
-        "before its target, so it is asked for the token after the next",
-        remedy="Cut the scores so that the one made at token t stands beside target t + 1: a prefix in front of the "
-        "tokens moves every score by its length.",
+        evidence("change of the logits at the token's own position", 0.0, "above 0"),
+        summary=(
+            f"The logits lag the targets by {pair['lag']} position(s): each has not seen the "
+            "token just before its target, so it has to predict further ahead than meant"
+        ),
+        remedy=(
+            "Slice the logits so that those made at token t meet target t + 1: a prefix in "
+            "front of the tokens shifts all logits by its length."
+        ),
         line=pair["line"],
         since_step=0,
         grade="exact",
@@ -175,44 +186,48 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
     if shift is None and places != "reversed":
         return None
     seen = evidence(
-        "share of targets equal to the input this many places on: "
+        "share of targets equal to the input at an offset of "
         + (f"{shift:+d}" if shift is not None else "reversed"),
         1.0 if pair["match"] is None else pair["match"],
         "1 at +1",
         step=step,
     )
-    compared = evidence("places compared", pair["compared"], step=step)
+    compared = evidence("positions compared", pair["compared"], step=step)
     found = partial(targets_misaligned.finding, seen, compared, line=pair["line"], since_step=0)
     if shift is not None and shift >= 2:
         twice = ": they were shifted twice" if shift == 2 else ""
-        summary = f"Targets are the tokens {shift} places on, not the next ones{twice}"
+        summary = f"The targets are the tokens {shift} positions ahead, not the next ones{twice}"
         return found(summary=summary, grade="exact")
     if shift is not None and shift < 0:
         if not is_text(record):
             return None
-        return found(summary=f"Targets are tokens of the past ({shift} places)", grade="exact")
+        return found(summary=f"The targets are past tokens ({shift} positions)", grade="exact")
     causal = sees_only_the_past(record)
     if causal is None:
         return targets_misaligned.not_judged(
-            "targets equal inputs; whether the model sees them is not known", wants="dependence"
+            "the targets equal the inputs; it is not known whether the model sees them",
+            wants="dependence",
         )
     if shift == 0 and causal:
         if not_seen_yet(record, pair):
-            return targets_misaligned.clear("each score is made before its target is seen")
+            return targets_misaligned.clear("each prediction is made before its target is seen")
         return found(
-            summary="Targets equal the inputs: the model is asked for the token it has just been given",
+            summary=(
+                "The targets equal the inputs: the model is asked for the token it has just "
+                "been given"
+            ),
             grade="exact",
         )
     if shift == 0:
         few = pair["valid"] < 0.5 * pair["total"]
         return found(
-            summary="Targets equal the inputs at every place that counts: nothing was masked",
+            summary="The targets equal the inputs at every position in the loss: nothing was masked",
             grade="statistic",
             status="likely" if few else "possible",
         )
     if causal:
         return found(
-            summary="Targets are the inputs in reverse, but the model sees only the past",
+            summary="The targets are the inputs in reverse, but the model sees only the past",
             grade="statistic",
         )
     return None
@@ -241,16 +256,19 @@ def row_by_row(record: Record, pair: dict[str, Any], step: int) -> Outcome | Non
         return None
     return targets_misaligned.finding(
         evidence(
-            "rows whose targets stand elsewhere than one place on",
+            "rows whose targets are not shifted by exactly one",
             sum(shift != 1 for shift in shifts),
             0,
             step=step,
         ),
-        evidence("shifts of the rows", f"{min(shifts):+d} to {max(shifts):+d}", "+1 in each"),
-        evidence("places compared", found["compared"], step=step),
-        summary="Inputs and targets are padded on different sides or cut at different lengths: each row is shifted by a number of its own "
-        f"({min(shifts):+d} to {max(shifts):+d} places)",
-        remedy="Cut and pad inputs and targets together, in one place of the script.",
+        evidence("shift per row", f"{min(shifts):+d} to {max(shifts):+d}", "+1 in each"),
+        evidence("positions compared", found["compared"], step=step),
+        summary=(
+            "Inputs and targets are padded on different sides or cut to different lengths: "
+            f"each row is shifted by a different amount ({min(shifts):+d} to "
+            f"{max(shifts):+d} positions)"
+        ),
+        remedy="Truncate and pad inputs and targets together, in one place.",
         line=pair["line"],
         since_step=0,
         grade="exact",

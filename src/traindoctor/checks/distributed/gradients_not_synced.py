@@ -14,7 +14,7 @@ LEAST_STEPS = 2
 @check(
     code="DST002",
     slug="gradients-not-synced",
-    title="Ranks step on their own gradients",
+    title="Ranks step on their own gradients: nothing averages them",
     law=laws.REPLICAS,
     undecided="the ranks did not start from equal weights",
     explains=("ranks-diverged", *NOT_LEARNING),
@@ -38,22 +38,23 @@ def gradients_not_synced(record: Record) -> Outcome:
         return not_comparable(gradients_not_synced, *reason)
     gradients = agreement(record, "grad.crc")
     if gradients.steps < LEAST_STEPS:
-        return gradients_not_synced.not_judged("too few steps were compared between the ranks")
+        return gradients_not_synced.not_judged("too few steps could be compared across ranks")
     if gradients.share > NEVER:
         return gradients_not_synced.clear(
             f"gradients agree bit for bit at {gradients.equal} of {gradients.steps} steps"
         )
     weights = agreement(record, "weights.crc")
     if weights.steps > 1 and weights.equal_after_first:
-        return gradients_not_synced.clear("the weights of the ranks meet again")
+        return gradients_not_synced.clear("the weights of the ranks agree again later")
     before = agreement(record, "weights.crc_before")
     same_start = before.steps > 0 and before.equal == before.steps
     return gradients_not_synced.finding(
         evidence("share of steps at which the gradients of all ranks agree", gradients.share, 1.0),
-        evidence("share of steps at which their weights agree after the step", weights.share, 1.0),
+        evidence("share of steps after which the weights agree", weights.share, 1.0),
         evidence("weights equal before the first step", str(same_start).lower(), "true"),
         grade="exact" if same_start else "statistic",
         summary=f"the gradients of the {len(record.ranks)} ranks differ at {gradients.steps - gradients.equal} "
-        f"of {gradients.steps} steps compared" + (", from equal weights" if same_start else ""),
+        f"of {gradients.steps} steps compared"
+        + (", starting from equal weights" if same_start else ""),
         since_step=gradients.first_difference,
     )

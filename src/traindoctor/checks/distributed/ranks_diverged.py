@@ -14,7 +14,7 @@ SHARED = 0.9
 @check(
     code="DST001",
     slug="ranks-diverged",
-    title="Replicas hold different weights",
+    title="The replicas hold different weights",
     law=laws.REPLICAS,
     explains=NOT_LEARNING,
 )
@@ -35,16 +35,16 @@ def ranks_diverged(record: Record) -> Outcome:
         return not_comparable(ranks_diverged, *reason)
     weights, gradients = agreement(record, "weights.crc"), agreement(record, "grad.crc")
     if weights.steps < LEAST_STEPS:
-        return ranks_diverged.not_judged("too few steps were compared between the ranks")
+        return ranks_diverged.not_judged("too few steps could be compared across ranks")
     if weights.equal == weights.steps:
         return ranks_diverged.clear(
             f"weights agree bit for bit at all {weights.steps} steps compared"
         )
     if weights.equal_after_first:
-        return ranks_diverged.clear("the weights of the ranks meet again")
+        return ranks_diverged.clear("the weights of the ranks agree again later")
     if gradients.share < SHARED:
         return ranks_diverged.not_judged(
-            "the ranks step on different gradients: their weights must differ"
+            "the ranks step on different gradients, so their weights must differ"
         )
     before = agreement(record, "weights.crc_before")
     from_start = before.steps > 0 and before.equal == 0

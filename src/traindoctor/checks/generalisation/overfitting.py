@@ -36,7 +36,7 @@ def overfitting(record: Record) -> Outcome:
     Compares the course of the evaluation loss with that of the training loss after the evaluation loss was
     lowest, against the scatter of each.
     ## Why it matters
-    The model learns its examples by heart; what it does on new text gets worse from then on.
+    The model memorises its examples; on new text it gets worse from then on.
     ## How to fix
     Stop at the lowest held-out loss; more data, a smaller model, dropout or weight decay.
     ## When it stays silent
@@ -45,11 +45,9 @@ def overfitting(record: Record) -> Outcome:
     held_out = record["loss.eval"].finite()
     train = training_loss(record)
     if train is None:
-        return overfitting.not_judged("the training loss was seen too rarely")
+        return overfitting.not_judged("the training loss was recorded too rarely")
     if len(held_out) < EVALUATIONS:
-        return overfitting.not_judged(
-            f"{len(held_out)} evaluations were seen, {EVALUATIONS} are needed"
-        )
+        return overfitting.not_judged(f"needs {EVALUATIONS} evaluations, saw {len(held_out)}")
     lowest = int(np.argmin(held_out.values))
     best, last = float(held_out.values[lowest]), _end(held_out)
     noise = _scatter(held_out)
@@ -61,12 +59,12 @@ def overfitting(record: Record) -> Outcome:
     if math.isnan(then) or now > then - max(
         NOISE_FACTOR * _level_noise(train.finite()), 0.01 * abs(then)
     ):
-        return overfitting.clear("the training loss does not fall while the held-out loss rises")
+        return overfitting.clear("the training loss is not falling while the held-out loss rises")
     if last < now * (1 + GAP):
         return overfitting.clear("the held-out loss is near the training loss")
     return overfitting.finding(
         evidence("held-out loss at the end", last, best, noise=noise, step=since),
-        evidence("training loss in that time", now, then, step=since),
+        evidence("training loss meanwhile", now, then, step=since),
         grade="statistic",
         summary=f"The held-out loss rises from {best:.3f} (step {since}) to {last:.3f} while the training loss "
         f"falls from {then:.3f} to {now:.3f}",

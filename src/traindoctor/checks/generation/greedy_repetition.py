@@ -10,15 +10,15 @@ LOOPS, FEW = 0.5, 0.15
 @check(
     code="GEN001",
     slug="greedy-repetition",
-    title="Text goes round in circles because the likeliest token is always taken",
-    undecided="how a text is decoded is a choice, and no law",
+    title="Generated text loops because the most likely token is always taken",
+    undecided="greedy decoding is a choice, not an error in training",
     outcome_only=True,
 )
 def greedy_repetition(record: Record) -> Outcome:
     """
     ## What it does
     Lets the model continue rows of its own batch, once with the likeliest token and once by sampling, and counts
-    the texts that go in circles: more than half of their pieces of four tokens stood in them before.
+    the texts that loop: more than half of their 4-grams have occurred in them before.
     ## Why it matters
     Loops look like a broken model, but they come from decoding: the same model writes well when sampled.
     ## How to fix
@@ -32,24 +32,24 @@ def greedy_repetition(record: Record) -> Outcome:
         return without_text(greedy_repetition, record)
     result = record.exam("generation")
     if result is None:
-        return greedy_repetition.not_judged("the model has not written yet", wants="generation")
+        return greedy_repetition.not_judged("no text has been generated yet", wants="generation")
     if not result.done:
-        return greedy_repetition.not_judged(f"the model could not write: {result.reason}")
+        return greedy_repetition.not_judged(f"no text could be generated: {result.reason}")
     greedy, sampled, data = (result.values[name] for name in ("greedy", "sampled", "data"))
     if greedy["loops"] < LOOPS or sampled["loops"] > FEW or data["loops"] > FEW:
-        return greedy_repetition.clear(f"{greedy['loops']:.0%} of greedy texts go in circles")
+        return greedy_repetition.clear(f"{greedy['loops']:.0%} of greedy samples loop")
     if not always_greedy(record):
         # The run samples: loops would only come with temperature 0.
-        return greedy_repetition.clear("texts are sampled, and sampled texts do not loop")
+        return greedy_repetition.clear("text is sampled, and the samples do not loop")
     return greedy_repetition.finding(
         evidence(
-            "share of greedy texts that go in circles",
+            "share of greedy samples that loop",
             greedy["loops"],
             0.0,
             noise=0.1,
             step=result.step,
         ),
-        evidence("share of sampled texts that do", sampled["loops"], step=result.step),
+        evidence("share of random samples that loop", sampled["loops"], step=result.step),
         grade="statistic",
     )
 

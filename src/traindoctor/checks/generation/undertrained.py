@@ -21,10 +21,10 @@ SIGMAS = 3.0
 @check(
     code="GEN002",
     slug="undertrained",
-    title="The text is that of a model which has not learned yet",
+    title="The generated text is poor because the model has not trained long enough",
     needs=["loss.token"],
     min_steps=STEPS,
-    undecided="only more steps would show it",
+    undecided="only a longer run would show it",
     explains=("greedy-repetition",),
     outcome_only=True,
 )
@@ -46,21 +46,21 @@ def undertrained(record: Record) -> Outcome:
     if len(loss) < STEPS:
         return undertrained.not_judged("the loss is not finite")
     if rung is None or len(rung.finite()) < COUNTED:
-        return undertrained.not_judged("the pairs of tokens were hardly counted")
+        return undertrained.not_judged("too few token pairs were counted")
     last = float(np.median(loss.values[-STEPS:]))
     level = float(np.median(rung.finite().values[1:][-LATEST:]))
     if last < level - MARGIN:
         return undertrained.clear(
-            f"the loss {last:.2f} is below that of counting pairs, {level:.2f}"
+            f"the loss {last:.2f} is below that of a bigram count model, {level:.2f}"
         )
     before, after = np.array_split(loss.values[len(loss) // 2 :], 2)
     fall = float(np.median(before) - np.median(after))
     noise = math.hypot(noise_of_median(before), noise_of_median(after))
     if fall < max(FALLING * abs(last), SIGMAS * noise):
-        return undertrained.clear("the loss does not fall any more: more steps would not help")
+        return undertrained.clear("the loss has stopped falling, so more steps would not help")
     return undertrained.finding(
         evidence("loss per token", last, level, noise=MARGIN),
-        evidence("fall of the loss over the last quarter", fall, noise=noise),
+        evidence("drop of the loss over the last quarter of the run", fall, noise=noise),
         grade="statistic" if last > level + MARGIN else "curve",
     )
 

@@ -17,6 +17,7 @@ from traindoctor.checks.base import (
     evidence,
 )
 from traindoctor.checks.consequences import TOO_LONG, TOO_SHORT
+from traindoctor.checks.wrong_gradients import remedy, said
 from traindoctor.record import ExamResult, Record
 
 # Right gradients differ from the replay's by 0 to 9e-7 in float32, wrong ones by 0.2 and more.
@@ -68,34 +69,36 @@ def backward_incorrect(record: Record) -> Outcome:
     """
     whole = record.exam("tape_gradient")
     if whole is None:
-        return backward_incorrect.not_judged("the gradient was not compared", wants="tape_gradient")
+        return backward_incorrect.not_judged("the gradient was not checked", wants="tape_gradient")
     alone = record.exam("functions_alone")
     if whole.done and whole.values.get("written_over"):
         return _written_over(whole)
     if whole.done and not _differs(whole.values) and not whole.values["opaque"]:
         largest = whole.values["difference"]
-        return backward_incorrect.clear(f"the replayed gradient differs by {largest:.1e}")
+        return backward_incorrect.clear(
+            f"the gradient is that of autograd on the same step, to within {largest:.1e}"
+        )
     if alone is None:
         return backward_incorrect.not_judged(
-            "its Functions were not tested", wants="functions_alone"
+            "the custom Functions were not tested", wants="functions_alone"
         )
     if alone.done:
-        found = _guilty(whole, alone)
+        found = _guilty(record, whole, alone)
         if found is not None:
             return found
     if not whole.done:
         if alone.outcome == "not-applicable":
-            return backward_incorrect.not_applicable("no backward pass is written by hand")
+            return backward_incorrect.not_applicable("no backward pass is hand-written")
         return backward_incorrect.not_judged(whole.reason, wants="tape_gradient")
     unseen = _unseen(whole, alone)
     differences = record.exam("finite_difference")
     if _differs(whole.values):
-        outcome = _rest(whole, alone)
+        outcome = _rest(record, whole, alone)
     elif unseen:
         outcome = _by_differences(differences, unseen)
     else:
         outcome = _passed(whole, differences)
-    return _in_module(outcome, record.exam(MODULE), alone)
+    return _in_module(record, outcome, record.exam(MODULE), alone)
 
 
 def _written_over(whole: ExamResult) -> Finding:
@@ -104,16 +107,21 @@ def _written_over(whole: ExamResult) -> Finding:
     return backward_incorrect.finding(
         _against_replay(values),
         evidence(
-            "... and against a replay that makes the write as well",
+            "the same, with the write made in the repeated step as well",
             write["difference"],
             0.0,
             noise=values["noise"],
             step=values["step"],
         ),
-        summary=f"a value that the backward pass needs is written over before it ({write['op']}, {write['line']}): "
-        "the gradient is made of other values than the loss",
-        remedy="Work on a copy: `.detach().clone()` instead of `.data` before any write. Autograd does not notice writes "
-        "through `.data` or a NumPy view.",
+        summary=(
+            "a value that backward needs is overwritten before backward runs "
+            f"({write['op']}, {write['line']}): the gradient is computed from other values "
+            "than the loss"
+        ),
+        remedy=(
+            "Work on a copy: use `.detach().clone()` instead of `.data` before writing. "
+            "Autograd does not notice writes through `.data` or a NumPy view."
+        ),
         line=write["line"],
         since_step=0,
         grade="exact",
@@ -122,7 +130,7 @@ def _written_over(whole: ExamResult) -> Finding:
 
 def _against_replay(values: Mapping[str, Any]) -> Evidence:
     return evidence(
-        "gradient against the replay's",
+        "relative error of the gradient against autograd on the same step",
         values["difference"],
         0.0,
         noise=values["noise"],
@@ -134,7 +142,7 @@ def _differs(values: Mapping[str, Any]) -> bool:
     return bool(values["difference"] > max(WRONG, TIMES_NOISE * values["noise"]))
 
 
-def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
+def _guilty(record: Record, whole: ExamResult, alone: ExamResult) -> Finding | None:
     tested = [f for f in alone.values["functions"] if f["test"] != "none"]
     wrong = [f for f in tested if _differs(f) and not f["surrogate"]]
     if not wrong:
@@ -144,7 +152,7 @@ def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
     meant = bool(worst["identity"] or worst.get("rounds"))
     items = [
         evidence(
-            f"gradient of {worst['name']} against the derivative of its forward",
+            (f"relative error of {worst['name']}'s gradient against the derivative of its forward"),
             worst["difference"],
             0.0,
             noise=worst["noise"],
@@ -154,11 +162,18 @@ def _guilty(whole: ExamResult, alone: ExamResult) -> Finding | None:
     if worst["factor"] is not None:
         items.append(evidence("factor", worst["factor"], 1.0, noise=worst["noise"]))
     if whole.done:
-        items.append(evidence("whole gradient against the replay's", whole.values["whole"], 0.0))
-    by = "" if worst["test"] == "tape" else f" (by {worst['test']})"
+        items.append(
+            evidence(
+                "relative error of the whole gradient against autograd on the same step",
+                whole.values["whole"],
+                0.0,
+            )
+        )
+    by = "" if worst["test"] == "tape" else f" ({worst['test']})"
     return backward_incorrect.finding(
         *items,
-        summary=f"the backward of {worst['name']} is wrong: {worst['pattern']}{by}",
+        summary=f"the backward of {worst['name']} is wrong: {said(worst['pattern'], record)}{by}",
+        remedy=remedy(worst["pattern"], f"{worst['name']}.backward", record),
         where=worst["name"],
         line=worst["line"],
         since_step=0,
@@ -192,24 +207,26 @@ def _by_differences(result: ExamResult | None, unseen: list[str]) -> Outcome:
         )
     values = result.values
     if values["outcome"] == "pass":
-        own = ", as far as it is this rank's own" if values.get("joined") else ""
+        own = ", for the part this rank computes itself" if values.get("joined") else ""
         return backward_incorrect.clear(
-            f"finite differences of the loss agree with the gradient{own}"
+            f"the gradient agrees with finite differences of the loss{own}"
         )
     # A path that is cut on purpose moves the loss and has no gradient.
     if values["outcome"] == "undecided" or values["cut_paths"]:
         return backward_incorrect.not_judged(
-            f"finite differences cannot decide about {names}", wants=MODULE
+            f"finite differences cannot tell whether {names} is right", wants=MODULE
         )
     return backward_incorrect.finding(
         evidence(
-            "gradient against finite differences of the loss",
+            "relative error of the gradient against finite differences of the loss",
             values["difference"],
             0.0,
             noise=values["noise"],
             step=values["step"],
         ),
-        summary=f"the gradient is not the derivative of the loss; the replay cannot look into {names}",
+        summary=(
+            f"the gradient is not the derivative of the loss; autograd cannot see inside {names}"
+        ),
         where=unseen[0],
         since_step=0,
         status="likely",
@@ -224,31 +241,42 @@ def _passed(whole: ExamResult, differences: ExamResult | None) -> Outcome:
         if not differences.values["cut_paths"]:
             names = ", ".join(whole.values["opaque"][:3])
             return backward_incorrect.not_judged(
-                f"the gradient is not the derivative of the loss, and {names} passes alone",
+                (
+                    f"the gradient is not the derivative of the loss, although {names} passes when "
+                    "tested alone"
+                ),
                 wants=MODULE,
             )
     largest = whole.values["difference"]
-    return backward_incorrect.clear(f"the replayed gradient differs by {largest:.1e}")
+    return backward_incorrect.clear(
+        f"the gradient is that of autograd on the same step, to within {largest:.1e}"
+    )
 
 
-def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
+def _rest(record: Record, whole: ExamResult, alone: ExamResult) -> Outcome:
     values = whole.values
     if values["world_size"] > 1 and not values.get("local"):
-        return backward_incorrect.not_judged("gradients are means over ranks")
+        return backward_incorrect.not_judged("the gradients are averages over ranks")
     if values["hooked"]:
-        return backward_incorrect.not_judged("gradient hooks change the gradients of parameters")
+        return backward_incorrect.not_judged("hooks change the parameters' gradients")
     functions = alone.values.get("functions", []) if alone.done else []
     meant = [f for f in functions if f.get("surrogate") or f.get("identity")]
     untested = [f["name"] for f in functions if f["test"] == "none" and f not in meant]
     if meant and not set(_undecided(functions)) - {f["name"] for f in meant}:
-        return backward_incorrect.clear("its Functions change gradients on purpose")
+        return backward_incorrect.clear("the custom Functions change gradients on purpose")
     if not untested:
-        reason = "the gradient differs from the replay's, and no Function is the reason"
+        reason = (
+            "the gradient differs from autograd's on the same step, and no custom Function "
+            "explains it"
+        )
         return backward_incorrect.not_judged(reason, wants=MODULE)
     worst = values["worst"][0]
     return backward_incorrect.finding(
         _against_replay(values),
-        summary=f"the gradient of {worst['name']} is wrong: {worst['pattern']}; {untested[0]} could not be tested alone",
+        summary=(
+            f"{said(worst['pattern'], record, of=worst['name'])}; {untested[0]} could not be "
+            "tested alone"
+        ),
         where=untested[0],
         since_step=0,
         status="likely",
@@ -257,7 +285,9 @@ def _rest(whole: ExamResult, alone: ExamResult) -> Outcome:
     )
 
 
-def _in_module(outcome: Outcome, result: ExamResult | None, alone: ExamResult) -> Outcome:
+def _in_module(
+    record: Record, outcome: Outcome, result: ExamResult | None, alone: ExamResult
+) -> Outcome:
     """A suspicion without an exact name gets that of the innermost module whose own gradient is wrong."""
     if isinstance(outcome, Clear | NotApplicable) or outcome.wants != MODULE or result is None:
         return outcome
@@ -272,14 +302,18 @@ def _in_module(outcome: Outcome, result: ExamResult | None, alone: ExamResult) -
     known = outcome.evidence if isinstance(outcome, Finding) else ()
     return backward_incorrect.finding(
         evidence(
-            f"gradient of {guilty['module']} alone against finite differences",
+            f"relative error of {guilty['module']}'s gradient against finite differences",
             guilty["difference"],
             0.0,
             noise=guilty["noise"],
             step=result.values["step"],
         ),
         *known,
-        summary=f"the backward pass in {guilty['module']} is wrong: {guilty['pattern']} ({names}; finite differences)",
+        summary=(
+            f"the backward pass in {guilty['module']} is wrong: {said(guilty['pattern'], record)} "
+            f"({names}; by finite differences)"
+        ),
+        remedy=remedy(guilty["pattern"], f"the backward of {names}", record),
         where=guilty["module"],
         line=guilty["line"],
         since_step=0,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from traindoctor.checks.optimizer.base import groups_of
 from traindoctor.record import Record
 
-NO_CURE = "no single change was found that cures it"
+NO_CURE = "no single change was found that fixes it"
 # A clip call in the wrong place is there at every step.
 SHARE = 0.9
 # Norm over limit, in the middle of the run. Healthy runs have 0.4 to 2.4, one with a bad start 40; the sick

@@ -55,7 +55,11 @@ def clip_ineffective(record: Record) -> Outcome:
             evidence(
                 "share of steps with the call in the wrong place", len(late) / len(calls), 0.0
             ),
-            summary="Clipping is called when the step's gradients are not there: before backward or after the step",
+            summary=(
+                "Clipping is called before backward or after the step, when this step's "
+                "gradients are not there"
+            ),
+            remedy="Call it between the last `backward()` and `optimizer.step()`.",
             since_step=int(late.steps[0]),
             grade="exact",
         )
@@ -63,22 +67,28 @@ def clip_ineffective(record: Record) -> Outcome:
     if covered is not None and len(covered) and float(np.mean(covered.values == 0)) >= SHARE:
         return clip_ineffective.finding(
             evidence("share of the optimizer's parameters that are clipped", 0.0, 1.0),
-            summary="Clipping is given none of the parameters that the optimizer steps: "
-            "an exhausted generator, or another model's",
+            summary=(
+                "Clipping is given none of the optimizer's parameters: an exhausted generator, "
+                "or another model's parameters"
+            ),
+            remedy="Pass `model.parameters()` afresh at each call: a generator is empty once it was read.",
             since_step=int(covered.steps[0]),
             grade="exact",
         )
     if (scaled := clipped_while_scaled(record)) is not None:
         if scaled.acts:
-            return clip_ineffective.clear("clipping acts, and far too much")
+            return clip_ineffective.clear("clipping takes effect, and far too much of it")
         return clip_ineffective.finding(
-            evidence("clip calls before the gradients are unscaled", scaled.calls, 0),
-            evidence("scaler's factor at that time", scaled.factor, 1.0),
-            summary=f"Gradients are clipped while they are still multiplied by {scaled.factor:g}: "
-            "the limit that acts is that much smaller",
+            evidence("clip calls before `scaler.unscale_`", scaled.calls, 0),
+            evidence("loss scale at that time", scaled.factor, 1.0),
+            summary=(
+                "Gradients are clipped while still multiplied by the loss scale "
+                f"{scaled.factor:g}, so the effective limit is that much smaller"
+            ),
+            remedy="Call `scaler.unscale_(optimizer)` between `backward()` and clipping.",
             since_step=scaled.since,
             grade="exact",
         )
     return clip_ineffective.clear(
-        "clipping comes after backward, before the step, on its parameters"
+        "clipping is called between backward and step, on the optimizer's parameters"
     )

@@ -32,10 +32,12 @@ SHORT_STEP = 3e-4
 # norms of that start: a wider limit only shortens the way back from it.
 USUAL_LIMIT = 0.25
 # What a script does in a loop of its own, as the exam names it.
-WORDS = {"clip": "by hand ", "unit clip": "by hand, each tensor or row by itself, "}
+WORDS = {"clip": "by hand ", "unit clip": "by hand, each tensor or row separately, "}
 REMEDIES = {
-    "unit clip": "Raise these limits a hundredfold, so that only outliers are cut; adaptive clipping usually allows a "
-    "gradient of 0.01 to 0.1 of the weights' own norm."
+    "unit clip": (
+        "Raise these limits a hundredfold so that only outliers are clipped; adaptive "
+        "clipping usually allows a gradient of 0.01 to 0.1 of the weight norm."
+    )
 }
 
 
@@ -46,7 +48,7 @@ REMEDIES = {
     needs=["clip.limit"],
     min_steps=10,
     law=laws.RULE,
-    undecided="a wider limit could not be tried",
+    undecided="a higher limit could not be tried",
     explains=TOO_SHORT,
 )
 def clip_too_tight(record: Record) -> Outcome:
@@ -72,23 +74,21 @@ def clip_too_tight(record: Record) -> Outcome:
         return seen
     ratio = seen.norm / max(seen.limit, 1e-30)
     if not ratio >= RATIO:
-        return clip_too_tight.clear(
-            f"the norm is {ratio:.2g} times the limit in the middle of the run"
-        )
+        return clip_too_tight.clear(f"the median gradient norm is {ratio:.2g} times the limit")
     course = course_of(record)
     if course is not None and course.solved:
-        return clip_too_tight.clear("next to nothing is left of the loss")
+        return clip_too_tight.clear("the loss is already next to zero")
     items = [
-        evidence("gradient norm over clip limit (median)", ratio, 1.0, step=seen.since),
+        evidence("gradient norm relative to the clip limit (median)", ratio, 1.0, step=seen.since),
         evidence("clip limit", seen.limit, seen.norm),
     ]
     summary = (
-        f"Clipping {seen.words}to {seen.limit:.3g} shortens steps {ratio:.0f}-fold: gradients have a norm of "
-        f"{seen.norm:.3g}"
+        f"Clipping {seen.words}to {seen.limit:.3g} makes steps {ratio:.0f} times "
+        f"shorter: gradient norms are around {seen.norm:.3g}"
     )
     result = record.exam(EXAM)
     if result is None:
-        return clip_too_tight.not_judged("a wider limit has not been tried", wants=EXAM)
+        return clip_too_tight.not_judged("a higher limit was not tried", wants=EXAM)
     trial = Experiment.of(result)
     if trial is not None and trial.faithful:
         return by_trial(record, trial, seen, items, summary)
@@ -97,12 +97,12 @@ def clip_too_tight(record: Record) -> Outcome:
     undone = any(group.get("betas") is not None for group in groups_of(record))
     if ratio >= RATIO_ALONE and short and not undone:
         assert update is not None
-        items.append(evidence("update over weight norm", update.median(), 1e-3))
+        items.append(evidence("update norm relative to weight norm", update.median(), 1e-3))
         return clip_too_tight.finding(
             *items, grade="statistic", summary=summary, since_step=seen.since
         )
     reason = "" if result.done or math.isnan(ratio) else f": {result.reason}"
-    return clip_too_tight.not_judged(f"a wider limit could not be tried{reason}")
+    return clip_too_tight.not_judged(f"a higher limit could not be tried{reason}")
 
 
 def by_trial(
@@ -110,7 +110,7 @@ def by_trial(
 ) -> Outcome:
     wider = [name for name in ("limit*10", "limit*100") if trial.wins(name)]
     if not wider:
-        return clip_too_tight.clear("with a wider limit the run is no better")
+        return clip_too_tight.clear("with a higher limit the run is no better")
     best = max(wider, key=trial.gain)
     items.append(trial.evidence(best, f"{best.removeprefix('limit*')} times the limit"))
     follows = isinstance(large_start(record), dict) and seen.limit >= USUAL_LIMIT
@@ -125,12 +125,15 @@ def by_trial(
 
 def before_unscaling(scaled: ClippedScaled) -> Finding:
     return clip_too_tight.finding(
-        evidence("clip calls before the gradients are unscaled", scaled.calls, 0),
-        evidence("scaler's factor at that time", scaled.factor, 1.0),
-        evidence("gradient norm over clip limit (median)", scaled.ratio, 1.0),
-        summary=f"Gradients are clipped while they are still multiplied by {scaled.factor:g}, and divided by it "
-        f"afterwards: every step is {scaled.ratio:.0f}-fold too short",
-        remedy="`scaler.unscale_(optimizer)` between `backward()` and the clipping.",
+        evidence("clip calls before `scaler.unscale_`", scaled.calls, 0),
+        evidence("loss scale at that time", scaled.factor, 1.0),
+        evidence("gradient norm relative to the clip limit (median)", scaled.ratio, 1.0),
+        summary=(
+            "Gradients are clipped while still multiplied by the loss scale "
+            f"{scaled.factor:g} and unscaled afterwards, so every step is {scaled.ratio:.0f} "
+            "times too short"
+        ),
+        remedy="Call `scaler.unscale_(optimizer)` between `backward()` and clipping.",
         since_step=scaled.since,
         grade="exact",
     )
@@ -159,7 +162,7 @@ def by_torch(record: Record) -> Cut | Outcome:
     steps = np.intersect1d(norms.steps, limits.steps)
     if len(steps) < 10:
         return clip_too_tight.not_judged(
-            "norms and limits were seen together on fewer than 10 steps"
+            "gradient norm and clip limit were seen together on fewer than 10 steps"
         )
     norm = norms.values[np.isin(norms.steps, steps)]
     limit = limits.values[np.isin(limits.steps, steps)]
@@ -172,7 +175,7 @@ def by_hand(record: Record) -> Cut | Outcome:
     result = done_exam(record, "gradient_arrival")
     if worth_asking(record, "gradient_arrival"):
         return clip_too_tight.not_judged(
-            "whether the script clips by itself is not known", wants="gradient_arrival"
+            "it is not known whether the script clips by hand", wants="gradient_arrival"
         )
     if result is None or result.values["by_hand"] not in WORDS:
         return clip_too_tight.not_applicable("the script does not clip")

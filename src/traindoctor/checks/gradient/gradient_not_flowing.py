@@ -18,7 +18,7 @@ SHARE = 0.1
     title="Trainable parameters that shape the loss get no gradient",
     wants=["gradient_flow"],
     law=laws.REACHED,
-    undecided="the parameters get a gradient by another path",
+    undecided="the parameters get a gradient through another path",
     explains=("gradients-vanishing", *TOO_SHORT),
     urgent=True,
     essential=True,
@@ -26,7 +26,7 @@ SHARE = 0.1
 def gradient_not_flowing(record: Record) -> Outcome:
     """
     ## What it does
-    Lists trainable parameters (that an optimizer holds) without gradient on every taped step, and asks whether the
+    Lists trainable parameters (that an optimizer holds) without gradient on every step that was recorded, and asks whether the
     loss moves with them: by a replay that looks through `detach` and `no_grad`, and by changing their values.
     ## Why it matters
     These parameters stay as they were initialised; the rest of the model learns on top of random features.
@@ -46,10 +46,10 @@ def gradient_not_flowing(record: Record) -> Outcome:
     if not blocked and values.get("partial", 0.0) >= SHARE:
         return _one_path(result)
     if not blocked and values["silent"] == values["trainable"]:
-        return gradient_not_flowing.not_judged("the loss moves with no parameter at this step")
+        return gradient_not_flowing.not_judged("no parameter affects the loss at this step")
     if not blocked:
         return gradient_not_flowing.clear(
-            f"{trainable - values['silent']} of {trainable} tensors get a gradient"
+            f"{trainable - values['silent']} of {trainable} parameters get a gradient"
         )
     grave = blocked >= SHARE * trainable or values["share_of_gradient"] >= SHARE
     cut = (values["cuts"] or [None])[0]
@@ -58,15 +58,22 @@ def gradient_not_flowing(record: Record) -> Outcome:
     how = (
         f"{cut['kind']} at {cut['line']}"
         if cut
-        else (f"{escape['function']} at {line}" if escape else "a cut")
+        else (f"{escape['function']} at {line}" if escape else "something")
     )
     return gradient_not_flowing.finding(
         evidence(
-            "trainable tensors without gradient that move the loss", blocked, 0, step=result.step
+            "trainable tensors that affect the loss but get no gradient",
+            blocked,
+            0,
+            step=result.step,
         ),
         evidence("trainable tensors", trainable),
         evidence("share of the whole gradient that is lost", values["share_of_gradient"], 0.0),
-        summary=f"{blocked} of {trainable} trainable tensors get no gradient ({values['names'][0]}, ...): {how} stops it",
+        summary=(
+            f"{blocked} of {trainable} parameters get no gradient ({values['names'][0]}, "
+            f"...): {how} blocks it"
+        ),
+        remedy=remove(cut["kind"], cut["line"]) if cut else None,
         where=values["names"][0],
         line=line,
         since_step=0,
@@ -75,21 +82,31 @@ def gradient_not_flowing(record: Record) -> Outcome:
     )
 
 
+def remove(kind: str, line: str) -> str | None:
+    """What to change where a single call is known to cut the path; None for any other kind of cut."""
+    if kind not in ("detach", ".data", "no_grad"):
+        return None
+    name = {"detach": "`.detach()`", ".data": "`.data`", "no_grad": "`torch.no_grad()`"}[kind]
+    return f"Take the {name} at {line} out of the path from the parameters to the loss."
+
+
 def _left_torch(result: ExamResult) -> Finding:
     """Whether what comes back into the model depends on it cannot be followed: likely, not proven."""
     values = result.values
     escape = values["escapes"][0]
     return gradient_not_flowing.finding(
         evidence(
-            "trainable tensors without gradient whose value leaves torch",
+            "trainable tensors without gradient whose values leave PyTorch",
             len(values["left"]),
             0,
             step=result.step,
         ),
         evidence("trainable tensors", int(values["trainable"])),
         grade="statistic",
-        summary=f"{len(values['left'])} trainable tensors get no gradient ({values['left'][0]}, ...): their value "
-        f"leaves torch by {escape['function']} at {escape['line']}",
+        summary=(
+            f"{len(values['left'])} parameters get no gradient ({values['left'][0]}, ...): "
+            f"their values leave PyTorch through {escape['function']} at {escape['line']}"
+        ),
         where=values["left"][0],
         line=escape["line"],
         since_step=0,
@@ -103,7 +120,10 @@ def _one_path(result: ExamResult) -> Finding:
         evidence(
             "share of the whole gradient that is lost", values["partial"], 0.0, step=result.step
         ),
-        summary=f"{values['partial_kind']} at {values['partial_line']} stops one path of the gradient",
+        summary=(
+            f"{values['partial_kind']} at {values['partial_line']} blocks one path of the gradient"
+        ),
+        remedy=remove(values["partial_kind"], values["partial_line"]),
         where=values["partial_module"] or None,
         line=values["partial_line"],
         since_step=0,

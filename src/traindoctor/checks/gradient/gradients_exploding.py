@@ -53,7 +53,7 @@ def gradients_exploding(record: Record) -> Outcome:
     # In the first step there is nothing but the untrained model, and no norm is needed to tell.
     if len(norms) < LEAST and not_finite_from(record) != 0:
         return gradients_exploding.not_judged(
-            f"needs {LEAST} steps with the gradient norm, saw {len(norms)}", why="too-few-steps"
+            f"needs the gradient norm on {LEAST} steps, saw {len(norms)}", why="too-few-steps"
         )
     if (overflow := activations_overflow(record)) is not None:
         return overflow
@@ -74,11 +74,11 @@ def gradients_exploding(record: Record) -> Outcome:
     if not len(grown) and broke is not None and crash_of(record) is None:
         # Norms that are taken at some steps only say nothing of the steps between the last finite one and the end.
         return gradients_exploding.not_judged(
-            f"the run broke at step {broke}, and the norms before it do not tell how"
+            f"the run broke at step {broke}, and the gradient norms before it do not show why"
         )
     if not len(grown) or not lasting:
         return gradients_exploding.clear(
-            f"largest norm {float(finite.values.max()):.3g}, {early:.3g} at first"
+            f"largest gradient norm {float(finite.values.max()):.3g}, {early:.3g} at the start"
         )
     largest = float(grown.values.max())
     return gradients_exploding.finding(
@@ -103,7 +103,7 @@ def weights_thrown(record: Record) -> Outcome | None:
     return gradients_exploding.finding(
         evidence("largest weight when the run broke", now, start, step=step),
         grade="statistic",
-        summary=f"the first {step} steps throw the largest weight from {start:.3g} to {now:.3g}",
+        summary=f"the first {step} steps drive the largest weight from {start:.3g} to {now:.3g}",
         since_step=step,
     )
 
@@ -119,8 +119,10 @@ def huge_at_first(record: Record, norms: Series) -> Outcome | None:
     return gradients_exploding.finding(
         evidence("gradient norm of the untrained model", first, later, step=0),
         grade="statistic",
-        summary=f"the gradient norm of the untrained model is {first:.3g}, that of later steps {later:.3g}: its first "
-        "steps throw the weights away",
+        summary=(
+            f"the gradient norm is {first:.3g} at initialisation and {later:.3g} later: the "
+            "first steps throw the weights far off"
+        ),
         since_step=0,
     )
 
@@ -150,12 +152,17 @@ def clipping_cures(record: Record) -> Outcome | None:
         evidence("gradient norm of the untrained model", norm, "below 5", step=0),
     ]
     if best is not None:
-        items.append(trial.evidence(best, f"the rate divided by {best.removeprefix('lr/')}"))
+        items.append(
+            trial.evidence(best, f"the learning rate divided by {best.removeprefix('lr/')}")
+        )
     return gradients_exploding.finding(
         *items,
         grade="experiment",
-        summary=f"Gradients of a norm of {norm:.3g} break the run within {trial.steps} steps; clipped to 1, the same rate "
-        f"reaches {trial.variants['clipped']:.3f}, better than any lower rate without clipping",
+        summary=(
+            f"Gradients with a norm of {norm:.3g} break the run within {trial.steps} steps; "
+            "with clipping to 1 the same learning rate reaches "
+            f"{trial.variants['clipped']:.3f}, better than any lower rate without clipping"
+        ),
         since_step=trial.start,
     )
 
@@ -168,13 +175,13 @@ def activations_overflow(record: Record) -> Outcome | None:
         return None
     values = crash.values
     return gradients_exploding.finding(
-        evidence(
-            f"size of what enters {values['op']}", size, "below 1e4", step=int(values["step"])
-        ),
+        evidence(f"largest input of {values['op']}", size, "below 1e4", step=int(values["step"])),
         evidence("largest weight", values["largest_weight"]),
         grade="statistic",
-        summary=f"Activations grow to {size:.1g} on their way through the model and overflow in {values['op']} at "
-        f"{place(values)}",
+        summary=(
+            f"Activations grow to {size:.1g} through the model and overflow in "
+            f"{values['op']} at {place(values)}"
+        ),
         where=values["module"] or None,
         line=place(values),
         since_step=int(values["step"]),

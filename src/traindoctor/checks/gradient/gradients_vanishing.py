@@ -60,16 +60,18 @@ def gradients_vanishing(record: Record) -> Outcome:
         if len(blocks) >= 3 and blocks[max(blocks)] > 0
     ]
     if not ratios:
-        return gradients_vanishing.not_applicable("the model has no stack of equal blocks")
+        return gradients_vanishing.not_applicable("the model has no stack of identical blocks")
     middle = float(np.median([ratio for ratio, _ in ratios]))
     course = course_of(record)
     flat = course is not None and course.finite and course.last > FLAT * course.first
     if middle > (RATIO_FLAT if flat else RATIO):
-        return gradients_vanishing.clear(f"first over last block {middle:.2g}")
+        return gradients_vanishing.clear(
+            f"gradient of the first block relative to the last: {middle:.2g}"
+        )
     if course is not None and course.learned:
         return gradients_vanishing.clear("the run learns")
     return gradients_vanishing.finding(
-        evidence("gradient of the first block over that of the last", middle, 1.0, noise=0.9),
+        evidence("gradient of the first block relative to the last", middle, 1.0, noise=0.9),
         grade="statistic",
         summary=f"the first block gets {middle:.1e} of the last block's gradient",
         where=min(ratios)[1],

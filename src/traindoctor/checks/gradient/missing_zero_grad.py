@@ -53,10 +53,11 @@ def missing_zero_grad(record: Record) -> Outcome:
     if len(points) < MIN_POINTS and record.exam("tape_gradient") is None:
         return missing_zero_grad.not_judged("too few steps were looked at", wants="tape_gradient")
     if not points:
-        return missing_zero_grad.not_judged(".grad was not looked at before a backward pass")
+        return missing_zero_grad.not_judged("`.grad` could not be read before a backward pass")
     if dirty_share(points) < SHARE:
         return missing_zero_grad.clear(
-            f".grad clean before {1 - dirty_share(points):.0%} of the steps looked at"
+            f"`.grad` was clear before backward in {1 - dirty_share(points):.0%} of the "
+            "steps looked at"
         )
     if len(points) < MIN_POINTS:
         return missing_zero_grad.not_judged("too few steps were looked at", wants="tape_gradient")
@@ -64,13 +65,13 @@ def missing_zero_grad(record: Record) -> Outcome:
     of_one = ", of one optimizer" if points is not courses[0] else ""
     return missing_zero_grad.finding(
         evidence(
-            f"norm of .grad left over before backward{of_one}",
+            f"norm of `.grad` left over before backward{of_one}",
             median(dirty.values()),
             0.0,
             step=min(dirty),
         ),
-        evidence("steps with old gradients", f"{len(dirty)} of {len(points)}", "none"),
-        summary=f"old gradients lie in .grad at the backward passes of {len(dirty)} of {len(points)} steps"
+        evidence("steps that start with old gradients", f"{len(dirty)} of {len(points)}", "none"),
+        summary=f"`.grad` was not cleared before backward in {len(dirty)} of {len(points)} steps"
         + (" of one of the optimizers" if of_one else ""),
         since_step=min(dirty),
         grade="exact",

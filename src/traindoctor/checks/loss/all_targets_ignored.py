@@ -14,7 +14,7 @@ SHARE = 0.1
 @check(
     code="LOS004",
     slug="all-targets-ignored",
-    title="No target counts: all are masked or equal to ignore_index",
+    title="No target is left in the loss: all are masked or equal to ignore_index",
     law=laws.WEIGHT,
     explains=(
         "nan-from-op",
@@ -43,23 +43,23 @@ def all_targets_ignored(record: Record) -> Outcome:
         return _from_exam(record)
     empty = [step for step, count in valid if count == 0 and (total.at(step) or 0) > 0]
     if len(empty) <= SHARE * len(valid) and not (len(valid) < 3 and empty):
-        return all_targets_ignored.clear(f"{valid.median():.0f} valid targets per step")
+        return all_targets_ignored.clear(f"{valid.median():.0f} targets per step are in the loss")
     return _finding(empty[0], len(empty), len(valid), total.median())
 
 
 def _from_exam(record: Record) -> Outcome:
     result = record.exam("loss_input")
     if result is None:
-        return all_targets_ignored.not_judged("targets were not seen", wants="loss_input")
+        return all_targets_ignored.not_judged("no targets were seen", wants="loss_input")
     if not result.done:
         return all_targets_ignored.not_judged(
-            f"targets were not seen: {result.reason}", wants="loss_input"
+            f"the targets could not be read: {result.reason}", wants="loss_input"
         )
     sites = result.values["sites"]
     if not sites:
-        return all_targets_ignored.not_judged("no loss whose targets are classes was seen")
+        return all_targets_ignored.not_judged("no classification loss was seen")
     if any(site["valid"] > 0 for site in sites):
-        return all_targets_ignored.clear("valid targets at the loss")
+        return all_targets_ignored.clear("targets left in the loss")
     return _finding(result.step, 1, 1, sites[0]["rows"])
 
 
@@ -67,7 +67,7 @@ def _finding(step: int, empty: int, steps: int, total: float) -> Finding:
     return all_targets_ignored.finding(
         evidence("valid targets", 0, f"some of {total:.0f}", step=step),
         evidence("steps without any", empty, 0),
-        summary=f"none of the {total:.0f} targets counts on {empty} of {steps} steps",
+        summary=f"none of the {total:.0f} targets is in the loss on {empty} of {steps} steps",
         since_step=step,
         grade="exact",
     )

@@ -49,7 +49,7 @@ def not_known_finite(record: Record) -> str | None:
     steps, and of the loss a mean that NaN may be left out of, as the Hugging Face Trainer does.
     """
     if is_log(record):
-        return "a log does not have the loss and the gradients of every step"
+        return "a log does not hold loss and gradients of every step"
     if any(s is None or not len(s) for s in (loss_of(record), record.get("grad.norm"))):
         return "loss and gradients were not both measured"
     return None

@@ -53,9 +53,14 @@ def double_softmax(record: Record) -> Outcome:
                 crossed["classes"],
                 step=result.step,
             ),
-            summary=f"{crossed['op']} is given log-probabilities that sum to 1 over axis {crossed['axis']}, not over the "
-            "classes",
-            remedy=f"Take the log-softmax over the classes, axis {crossed['classes']} of what {crossed['op']} is given.",
+            summary=(
+                f"{crossed['op']} gets log-probabilities that are normalised over axis "
+                f"{crossed['axis']}, not over the classes"
+            ),
+            remedy=(
+                f"Apply log_softmax over the classes, axis {crossed['classes']} of what "
+                f"{crossed['op']} gets."
+            ),
             line=crossed["line"],
             since_step=0,
             grade="exact",
@@ -63,33 +68,46 @@ def double_softmax(record: Record) -> Outcome:
     for again in result.values.get("softmaxes", ()):
         return double_softmax.finding(
             evidence(
-                "rows at a softmax that are distributions already",
+                "rows given to softmax that already sum to 1",
                 again["rows"],
                 0,
                 step=result.step,
             ),
-            evidence("what each of them sums to", again["sum"], "no two the same"),
-            summary=f"{again['op']} at {again['line']} is given probabilities: softmax is applied twice",
+            evidence("sum of each row", again["sum"], "no two the same"),
+            summary=f"{again['op']} at {again['line']} gets probabilities: softmax is applied twice",
+            remedy="Apply softmax once: pass scores, not probabilities, to this one.",
             where=again["module"],
             line=again["line"],
             since_step=0,
             grade="exact",
         )
-    return double_softmax.clear("the loss is given what it expects")
+    return double_softmax.clear("the loss function gets the kind of input it expects")
 
 
 def _given(site: Mapping[str, Any], said: str, step: int) -> Finding:
     made = site["made_by"] or {}
     return double_softmax.finding(
-        evidence("rows at the loss that are distributions", site["finite_rows"], 0, step=step),
+        evidence("rows given to the loss that already sum to 1", site["finite_rows"], 0, step=step),
         evidence("steps looked at", site["steps"]),
-        evidence("made by", made.get("op"), "a linear layer"),
-        summary=f"{site['kind']} is given {said} ({made.get('line') or site['line']})",
+        evidence("produced by", made.get("op"), "a linear layer"),
+        summary=f"{site['kind']} gets {said} ({made.get('line') or site['line']})",
+        remedy=_change(said, made.get("op"), made.get("line")),
         where=made.get("module"),
         line=made.get("line") or site["line"],
         since_step=0,
         grade="exact",
     )
+
+
+def _change(said: str, made: str | None, line: str | None) -> str | None:
+    """For what was found; None where nothing more special can be said than for all."""
+    if not said.endswith("twice"):
+        return (
+            "Give `F.nll_loss` the result of `log_softmax`, or use `F.cross_entropy` on the logits."
+        )
+    if made is None or line is None:
+        return None
+    return f"Remove the {made} at {line} and pass the logits: the loss applies it itself."
 
 
 def _wrong(site: Mapping[str, Any]) -> str | None:
@@ -104,7 +122,7 @@ def _wrong(site: Mapping[str, Any]) -> str | None:
         if site["probabilities"]:
             return "probabilities: their logarithm is missing"
         if not site["log_probabilities"] and (site["highest"] or 0) > 0:
-            return "numbers that are no log-probabilities"
+            return "values that are not log-probabilities"
     if kind == "binary_cross_entropy_with_logits" and site["between_0_and_1"] and made == "sigmoid":
         return "probabilities: sigmoid is applied twice"
     return None

@@ -23,7 +23,7 @@ RIGHT_GRADIENT = 1e-3
 @check(
     code="LOS001",
     slug="loss-gradient-mismatch",
-    title="The gradient is that of another loss than the one that is reported",
+    title="The gradient belongs to another loss than the one that is reported",
     wants=["printed_loss", "tape_gradient"],
     law=laws.REPORTED,
     explains=("lr-too-high", "gradient-not-flowing", *TOO_SHORT),
@@ -54,28 +54,33 @@ def loss_gradient_mismatch(record: Record) -> Outcome:
     cosine = float(values["cosine"])
     if values.get("apart") and COSINE <= cosine < SAME and values["step"] < SETTLED:
         return loss_gradient_mismatch.not_judged(
-            "the printed loss is computed apart from the optimised one; they are alike at the first steps",
+            (
+                "the printed loss is computed separately from the optimised one; they agree at "
+                "the first steps"
+            ),
             wants="printed_loss",
         )
     if cosine >= COSINE:
-        return loss_gradient_mismatch.clear(f"cosine {cosine:.4f} with the printed loss")
+        return loss_gradient_mismatch.clear(
+            f"the gradient is that of the printed loss (cosine {cosine:.4f})"
+        )
     if gradient.values["difference"] > RIGHT_GRADIENT:
         return loss_gradient_mismatch.clear("the backward pass itself is wrong")
     printed, optimised = values["reads"][0], values["optimised"][0]
-    said = "printed" if values.get("was_read", True) else "computed and not optimised"
+    said = "printed" if values.get("was_read", True) else "computed but not optimised"
     return loss_gradient_mismatch.finding(
         evidence(
-            f"cosine with the gradient of the loss that is {said}",
+            f"cosine with the gradient of the {said} loss",
             cosine,
             1.0,
             noise=1e-3,
             step=result.step,
         ),
         evidence("loss that is reported", printed["value"], step=result.step),
-        evidence("value that backward is called on", optimised["value"], step=result.step),
+        evidence("value backward is called on", optimised["value"], step=result.step),
         summary=(
-            f"the gradient has cosine {cosine:.3f} with that of the loss that is {said}"
-            f" ({printed['line']}); backward is called on another value ({optimised['line']})"
+            f"the gradient is not that of the {said} loss (cosine {cosine:.3f}; "
+            f"{printed['line']}); backward is called on another value ({optimised['line']})"
         ),
         line=optimised["line"],
         since_step=0,
@@ -96,10 +101,14 @@ def _unheard(result: ExamResult) -> Finding:
             step=result.step,
         ),
         evidence("value of the term", term["value"], step=result.step),
-        summary=f"the loss has a term ({term['line']}) that is computed without gradient: it is printed, and never "
-        "optimised",
-        remedy="Compute the term outside of `torch.no_grad()` and without `detach()`; only the teacher's or target's part "
-        "belongs inside.",
+        summary=(
+            f"the loss has a term ({term['line']}) that is computed without gradient: it is "
+            "printed but never optimised"
+        ),
+        remedy=(
+            "Compute the term outside `torch.no_grad()` and without `detach()`; only the "
+            "teacher's or target's part belongs inside."
+        ),
         line=term["line"],
         since_step=0,
         grade="exact",
@@ -115,10 +124,14 @@ def _swapped(record: Record) -> Outcome | None:
     name, other = next(iter(pairs.items()))
     return loss_gradient_mismatch.finding(
         evidence("parameters with the gradient of another one", len(pairs), 0, step=arrival.step),
-        summary=f"{len(pairs)} parameters get the gradient of another one of their shape: that of {other} lies in "
-        f"the .grad of {name}",
-        remedy="Keep gradients and parameters in one order: zip `torch.autograd.grad`'s results with the very list that "
-        "it was given.",
+        summary=(
+            f"{len(pairs)} parameters get the gradient of another parameter of the same "
+            f"shape: `.grad` of {name} holds that of {other}"
+        ),
+        remedy=(
+            "Keep gradients and parameters in the same order: zip the results of "
+            "`torch.autograd.grad` with the very list it was given."
+        ),
         where=name,
         since_step=0,
         grade="exact",

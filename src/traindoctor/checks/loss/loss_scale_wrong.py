@@ -78,13 +78,16 @@ def _still_scaled(record: Record, result: ExamResult) -> Finding | None:
         return None
     return loss_scale_wrong.finding(
         evidence(
-            "gradient at the step over the true gradient",
+            "gradient at the step relative to the true gradient",
             scale * arrived,
             1.0,
             noise=0.01,
             step=result.step,
         ),
-        summary=f"the optimizer gets gradients that are still multiplied by the scaler's {scale:g}",
+        summary=(
+            f"the optimizer gets gradients that are still multiplied by the loss scale {scale:g}"
+        ),
+        remedy="Step through `scaler.step(optimizer)`, or call `scaler.unscale_(optimizer)` before the step.",
         since_step=0,
         status=_status(record),
         grade="exact",
@@ -103,16 +106,24 @@ def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -
     if any(abs(coefficient - whole) < TOLERANCE * whole for whole in (1.0, times)):
         return None
     if abs(coefficient - undivided) < TOLERANCE * undivided:
-        said = f"{passes} micro-batches are added up and not divided: the gradient is {coefficient:.3g} times too large"
+        said = (
+            f"the gradients of {passes} micro-batches are added up and not averaged: the "
+            f"gradient is {coefficient:.3g} times too large"
+        )
+        change = f"Divide each micro-batch's loss by {passes} before `backward()`."
     elif abs(coefficient - twice) < TOLERANCE * twice:
         # A weight of a half is as often meant as not.
         status = "possible" if passes < MEANT_WEIGHTS else status
-        said = f"the loss of {passes} micro-batches is divided twice: the gradient is {coefficient:.3g} of what it should be"
+        said = (
+            f"the loss of {passes} micro-batches is divided twice: the gradient is "
+            f"{coefficient:.3g} times what it should be"
+        )
+        change = f"Divide by {passes} once only: a framework that accumulates does it already."
     else:
         return None
     return loss_scale_wrong.finding(
         evidence(
-            "weight of the mean loss in the step",
+            "factor of the mean loss in the step's gradient",
             coefficient,
             times,
             noise=TOLERANCE,
@@ -120,8 +131,8 @@ def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -
         ),
         evidence("backward passes per step", passes, step=result.step),
         summary=said,
+        remedy=change,
         line=main["line"],
-        where=main["line"],
         since_step=0,
         status=status,
         grade="exact",
@@ -145,13 +156,16 @@ def _sum_for_mean(record: Record, result: ExamResult, main: Mapping[str, Any]) -
     )
     return loss_scale_wrong.finding(
         evidence(
-            "weight of the mean loss in the step",
+            "factor of the mean loss in the step's gradient",
             coefficient,
             1.0,
             noise=TOLERANCE,
             step=result.step,
         ),
         summary=f"the loss is {said}, and the run breaks",
+        remedy='Use `reduction="mean"`, or divide the sum by the number of targets.'
+        if summed
+        else f"Take the factor {coefficient:.3g} out of the loss.",
         line=main["line"],
         since_step=0,
         status=status,
@@ -173,7 +187,7 @@ def _divided_by_hand(record: Record, main: Mapping[str, Any]) -> Outcome | None:
     ended = arrival is not None and record.fact("run.ended") is not None
     if worth_asking(record, "gradient_arrival") and not ended:
         return loss_scale_wrong.not_judged(
-            "whether the gradients arrive as backward left them is not known",
+            ("it is not known whether the gradients reach the optimizer as backward left them"),
             wants="gradient_arrival",
         )
     factor = _own_factor(record)
@@ -186,24 +200,26 @@ def _divided_by_hand(record: Record, main: Mapping[str, Any]) -> Outcome | None:
     result = record.exam(EXAM)
     if result is None:
         return loss_scale_wrong.not_judged(
-            "the run without the factor has not been tried", wants=EXAM
+            "the run was not repeated without the factor", wants=EXAM
         )
     trial = Experiment.of(result)
     if trial is None or not trial.faithful or not trial.wins(UNDIVIDED):
         return None
     return loss_scale_wrong.finding(
-        trial.evidence(UNDIVIDED, "gradients as backward leaves them"),
+        trial.evidence(UNDIVIDED, "the gradients as backward leaves them"),
         evidence(
-            "gradient at the step over that of the mean loss",
+            "gradient at the step relative to that of the mean loss",
             total,
             1.0,
             noise=TOLERANCE,
             step=arrival.step,
         ),
         grade="experiment",
-        summary=f"the script multiplies its gradients by {factor:.3g} before the step, on a loss that is a mean "
-        "already: without that the run learns",
-        remedy="Divide once: either the loss, or the gradients.",
+        summary=(
+            f"the script multiplies its gradients by {factor:.3g} before the step although "
+            "the loss is already a mean: without that the run learns"
+        ),
+        remedy="Divide once: either the loss or the gradients.",
         since_step=0,
     )
 

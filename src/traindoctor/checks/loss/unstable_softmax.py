@@ -42,7 +42,7 @@ def adds_exponentials(values: Mapping[str, Any]) -> bool:
 @check(
     code="LOS005",
     slug="unstable-softmax",
-    title="A softmax or log-sum-exp written by hand overflows",
+    title="A hand-written softmax or log-sum-exp overflows",
     law=laws.MAKER,
     explains=("nan-from-op", "fp16-overflow", "gradients-exploding", *NOT_LEARNING),
 )
@@ -70,28 +70,31 @@ def unstable_softmax(record: Record) -> Outcome:
     if result is None:
         exam = record.exam("first_nonfinite")
         reason = exam.reason or exam.values.get("reason") if exam is not None else ""
-        return unstable_softmax.not_judged(f"the first non-finite value was not found: {reason}")
+        return unstable_softmax.not_judged(
+            f"the first non-finite value could not be traced: {reason}"
+        )
     values = result.values
     if not of_a_softmax(values):
         return unstable_softmax.clear(f"the first non-finite value comes from {values['op']}")
     added = adds_exponentials(values)
     # Exponentials are large where their exponents are not.
     if not calm(record, {**values, "inputs": ()} if added else values):
-        return unstable_softmax.clear("the weights had grown before")
+        return unstable_softmax.clear("the weights had grown too large before")
     widest = (values["inputs"] or [{}])[0]
     limit = "under 3e38" if added else "under 88"
     return unstable_softmax.finding(
         evidence(f"largest input of {values['op']}", widest.get("max"), limit, step=values["step"]),
-        evidence("results that are not finite", values["count"], 0, step=values["step"]),
+        evidence("non-finite results", values["count"], 0, step=values["step"]),
         evidence(
-            "largest weight",
+            "largest weight (expected: that of earlier steps)",
             values["largest_weight"],
             values.get("largest_weight_at_start"),
             noise=1.0,
         ),
         summary=(
-            f"{values['op']} at {place(values)} makes {values['count']} non-finite values at step {values['step']}"
-            f" from inputs up to {widest.get('max', math.nan):.4g}, with calm weights"
+            f"{values['op']} at {place(values)} produces {values['count']} non-finite values "
+            f"at step {values['step']} from inputs up to {widest.get('max', math.nan):.4g}, "
+            "while the weights are of normal size"
         ),
         where=values["module"] or None,
         line=place(values),

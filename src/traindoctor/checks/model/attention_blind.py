@@ -14,7 +14,9 @@ NOTHING = 1e-5
 MIXED = 1e-4
 # torch's own attention never mixes examples unless the batch lies where time should.
 ATTENTION_CALLS = ("scaled_dot_product_attention", "multi_head_attention_forward")
-OVER_THE_BATCH = "Attention runs over the examples of the batch instead of the places of an example"
+OVER_THE_BATCH = (
+    "Attention runs over the examples of the batch instead of the positions of a sequence"
+)
 # Output projections that start at zero pass nothing at first and learn within a few steps.
 SETTLED = 10
 
@@ -32,7 +34,7 @@ def of_numbers(record: Record) -> Outcome | None:
     known = [one for one in seen if one["batch"] is not None]
     # Some models attend over the examples on purpose, and over the places as well.
     if any(set(one["mixes"]) - {one["batch"]} for one in known):
-        return attention_blind.clear("attention mixes the places of an example")
+        return attention_blind.clear("attention mixes the positions of a sequence")
     crossed = [one for one in known if one["mixes"]]
     # Behind the first one everything has met: the others are of its kind, or nothing is known of them.
     kinds = [(one["shape"], one["mixes"]) for one in crossed]
@@ -43,7 +45,7 @@ def of_numbers(record: Record) -> Outcome | None:
     first = crossed[0]
     return attention_blind.finding(
         evidence("attentions that mix examples of the batch", len(crossed), 0, step=result.step),
-        evidence("attentions that mix places of one example", 0, len(seen), step=result.step),
+        evidence("attentions that mix positions of one sequence", 0, len(seen), step=result.step),
         summary=OVER_THE_BATCH,
         remedy=f"The values of the attention have the shape {tuple(first['shape'])}, and it adds up along axis "
         f"{first['batch']}, which is the batch: `batch_first=True` for inputs of shape (batch, time, features), or a "
@@ -58,7 +60,7 @@ def of_numbers(record: Record) -> Outcome | None:
 @check(
     code="MOD002",
     slug="attention-blind",
-    title="Attention brings nothing from other tokens",
+    title="Attention carries nothing over from other tokens",
     wants=["dependence"],
     at_once=of_numbers,
     law=laws.CONTEXT,
@@ -68,7 +70,7 @@ def attention_blind(record: Record) -> Outcome:
     """
     ## What it does
     Changes one token at the embedding call and looks which scores move. If only its own place moves, attention
-    passes nothing on; if other examples move instead of other places, it attends over the batch. In models that take
+    passes nothing on; if other examples move instead of other positions, it attends over the batch. In models that take
     numbers (patches, frames, series) the values of each attention are changed along each of their axes.
     Nor may the nearest context be hidden while earlier tokens are seen.
     ## Why it matters
@@ -78,7 +80,7 @@ def attention_blind(record: Record) -> Outcome:
     `nn.MultiheadAttention`. Set `batch_first=True` for inputs of shape (batch, time, features).
     ## When it stays silent
     Output projections and gates that start at zero: it is asked again after some steps. Batches in
-    (time, batch) order, recognised by the shift of the targets. Places that read a memory or a source text and not
+    (time, batch) order, recognised by the shift of the targets. Positions that read a memory or a source text and not
     each other.
     """
     result = wanted_exam(record, "dependence")
@@ -86,11 +88,9 @@ def attention_blind(record: Record) -> Outcome:
         return attention_blind.not_applicable("the model has no attention")
     pairs = [p for p in result.values["pairs"] if p["finite"] and "other_rows" in p]
     if not pairs:
-        return attention_blind.not_judged("the scores are not finite")
+        return attention_blind.not_judged("the logits are not finite")
     if rolled_over_the_batch(record) is not None:
-        return attention_blind.clear(
-            "the targets were rolled along the batch, not along the places"
-        )
+        return attention_blind.clear("the targets were rolled along the batch axis, not along time")
     for pair in pairs:
         outcome = wrong_axis(pair, result)
         if outcome is not None:
@@ -99,27 +99,30 @@ def attention_blind(record: Record) -> Outcome:
     if holes:
         return blind_spot(holes[0], result)
     if any(not passes_nothing(p) for p in pairs):
-        return attention_blind.clear("scores move when another token changes")
+        return attention_blind.clear("predictions change when another token changes")
     if any(not p["axis_is_known"] and p["other_rows"] > NOTHING for p in pairs):
         # Inside the model a batch may stand as (time, batch): then the "other examples" are other places.
         return attention_blind.not_judged(
-            "tokens reach other rows of the batch, which may be the places of a text turned round"
+            "tokens affect other rows of the batch, which may be the positions of a "
+            "transposed sequence"
         )
     if dead(record):
-        return attention_blind.clear("nothing passes because a whole layer never fires")
+        return attention_blind.clear("nothing passes because a whole layer is dead")
     if any((p.get("stirred") or 0.0) > NOTHING for p in pairs):
         return attention_blind.clear(
-            "scores move with another token once the weights have left zero"
+            "predictions depend on other tokens once the weights have left zero"
         )
     if result.step < SETTLED and any(p.get("stirred") is None for p in pairs):
         return attention_blind.not_judged(
-            "nothing passes at the start; asked again later", wants="dependence"
+            "nothing passes at initialisation; tested again later", wants="dependence"
         )
     pair = pairs[0]
     value = pair.get("any_token", pair.get("other_places"))
     return attention_blind.finding(
-        evidence("movement of scores at other places", value, "0.01 and more", step=result.step),
-        evidence("movement at the own place", pair.get("one_token"), step=result.step),
+        evidence(
+            "change of the logits at other positions", value, "0.01 or more", step=result.step
+        ),
+        evidence("change at the token's own position", pair.get("one_token"), step=result.step),
         line=pair["line"],
         since_step=0,
         grade="exact",
@@ -130,15 +133,19 @@ def blind_spot(pair: dict[str, Any], result: ExamResult) -> Outcome:
     """The most recent tokens are hidden: a mask that is aligned to the wrong corner where other keys stand in front."""
     return attention_blind.finding(
         evidence(
-            "places after a token that do not see it, before places that do",
+            "positions after a token that do not see it, followed by positions that do",
             pair["hole"],
             0,
             step=result.step,
         ),
-        summary=f"A prediction does not see the {pair['hole']} tokens before its own, though it sees earlier ones: the mask "
-        "is shifted",
-        remedy="Count the keys that stand before the text (a memory, a prefix, a cache): query i may see keys up to i plus "
-        "their number.",
+        summary=(
+            f"A prediction does not see the {pair['hole']} tokens just before its own, "
+            "although it sees earlier ones: the mask is shifted"
+        ),
+        remedy=(
+            "Count the keys in front of the text (memory, prefix, cache): query i may see "
+            "keys up to i plus their number."
+        ),
         line=pair["line"],
         since_step=0,
         grade="exact",
@@ -162,7 +169,7 @@ def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
         return None
     items = [
         evidence(
-            "movement of scores of OTHER examples",
+            "change of the logits of OTHER examples",
             pair["other_rows"],
             0.0,
             noise=1e-6,
@@ -172,7 +179,7 @@ def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
     if not pair["pooled"]:
         places = pair["other_places"]
         items.append(
-            evidence("movement at other places of the same example", places, "0.01 and more")
+            evidence("change at other positions of the same example", places, "0.01 or more")
         )
     return attention_blind.finding(
         *items,

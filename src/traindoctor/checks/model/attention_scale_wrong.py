@@ -27,13 +27,13 @@ MOST_WEIGHT = 0.2
     title="Attention scores are far too sharp or too flat by construction",
     wants=["attention_scores"],
     law=laws.MEAN,
-    undecided="the same run with another scale was not tried",
+    undecided="the run was not repeated with another scale",
     explains=("gradients-vanishing", "attention-blind", *NOT_LEARNING),
 )
 def attention_scale_wrong(record: Record) -> Outcome:
     """
     ## What it does
-    Reads from the tape by what number queries times keys are multiplied before the softmax, compares it with
+    Reads from a recorded training step by what number queries times keys are multiplied before the softmax, compares it with
     1/sqrt(d), and measures the spread of the scores at the first step. A factor above 1 on queries and keys
     that are not normalised is wrong whatever the spread: the scores grow with the weights.
     ## Why it matters
@@ -50,15 +50,14 @@ def attention_scale_wrong(record: Record) -> Outcome:
     result = wanted_exam(record, "attention_scores")
     known = [a for a in result.values["attentions"] if a["scale"] is not None]
     if not known:
-        return attention_scale_wrong.clear(
-            "scores are scaled by something learned, not by a number"
-        )
+        return attention_scale_wrong.clear("attention scores are scaled by a learned factor")
     if (flat_cosine := cannot_choose(known, result.values["step"])) is not None:
         return flat_cosine
     known = [a for a in known if a.get("reach") is None]
     if not known:
         return attention_scale_wrong.clear(
-            "queries and keys are normalised: the factor is a temperature, learned or large enough to choose a key"
+            "queries and keys are normalised, with a scale that is learned or large enough "
+            "to select a key"
         )
     known.sort(key=lambda a: a["scale"])
     middle = known[len(known) // 2]
@@ -68,17 +67,25 @@ def attention_scale_wrong(record: Record) -> Outcome:
     sharp = scale >= SHARP_FACTOR and (std >= SHARP_STD or multiplied)
     if not sharp and not (scale <= flat and std <= FLAT_STD):
         return attention_scale_wrong.clear(
-            f"scores are multiplied by {scale:.3g}/sqrt(d), spread {std:.2g}"
+            f"attention scores are scaled by {scale:.3g}/sqrt(d), standard deviation {std:.2g}"
         )
     return attention_scale_wrong.finding(
-        evidence("factor on q.k, times sqrt(d)", scale, 1.0, step=result.values["step"]),
-        evidence("standard deviation of scores", std, "0.02 to 3.6", step=result.values["step"]),
-        evidence("entropy of attention over ln(keys)", middle["entropy"]),
+        evidence("scale on q.k, relative to 1/sqrt(d)", scale, 1.0, step=result.values["step"]),
+        evidence(
+            "standard deviation of the attention scores",
+            std,
+            "0.02 to 3.6",
+            step=result.values["step"],
+        ),
+        evidence("entropy of the attention relative to ln(keys)", middle["entropy"]),
         grade="statistic",
         where=middle["module"] or None,
         line=middle["line"],
         since_step=0,
-        summary=f"Attention scores are multiplied by {middle['factor']:.3g}, {scale:.3g} times 1/sqrt(d): far too "
+        summary=(
+            f"Attention scores are multiplied by {middle['factor']:.3g}, which is "
+            f"{scale:.3g} times 1/sqrt(d): far too "
+        )
         + ("sharp" if sharp else "flat"),
     )
 
@@ -93,14 +100,22 @@ def cannot_choose(attentions: list[dict[str, Any]], step: int) -> Outcome | None
     if most >= MOST_WEIGHT or one.get("learned"):
         return None
     return attention_scale_wrong.finding(
-        evidence("largest weight that a key can ever get", most, "near 1", step=step),
-        evidence("largest score, queries and keys being normalised", one["reach"], "4 and more"),
+        evidence("largest attention weight a key can ever get", most, "near 1", step=step),
+        evidence(
+            "largest possible score of normalised queries and keys", one["reach"], "4 or more"
+        ),
         evidence("keys", one["keys"]),
         where=one["module"] or None,
         line=one["line"],
         since_step=0,
-        summary=f"Queries and keys are normalised and their scores cannot leave -{one['reach']:.3g} to "
-        f"{one['reach']:.3g}: no key can get more than {most:.2g} of the attention",
-        remedy="Multiply the cosines by a temperature of 10 or more (or learn it); do not divide by it.",
+        summary=(
+            "Queries and keys are normalised, so their scores stay within "
+            f"-{one['reach']:.3g} to {one['reach']:.3g} and no key can ever get more than "
+            f"{most:.2g} of the attention"
+        ),
+        remedy=(
+            "Multiply the cosine scores by a scale of 10 or more (or learn it) instead of "
+            "dividing them."
+        ),
         grade="exact",
     )

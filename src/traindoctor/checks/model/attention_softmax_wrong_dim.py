@@ -45,7 +45,7 @@ def attention_softmax_wrong_dim(record: Record) -> Outcome:
     worst = max(wrong, key=lambda a: a["off"])
     return attention_softmax_wrong_dim.finding(
         evidence(
-            "|sum of weights over the keys - 1|, median",
+            "median distance from 1 of the weights' sum over the keys",
             worst["off"],
             0.0,
             noise=worst["noise"],

@@ -7,16 +7,20 @@ import numpy as np
 from traindoctor.checks.base import Evidence, done_exam, evidence
 from traindoctor.record import Record, Series
 
-ANOTHER_START = "the same run from another start was not tried"
+ANOTHER_START = "the run was not repeated with another initialisation"
 # Healthy models at their first step (20 runs): loss 0.98-1.16 of ln C, scores 0.05-1.0, attention scores up to
 # 3.6, weights 0.16-1.0 of 1/sqrt(fan in). The sick one had 4.0, 8, 60 and 8. Two must agree.
 LIMITS = {
-    "loss_ratio": ("first loss over ln(classes)", 1.0, 1.8),
-    "logits_std": ("spread of the scores", 0.5, 3.5),
+    "loss_ratio": ("first loss relative to ln(classes)", 1.0, 1.8),
+    "logits_std": ("standard deviation of the logits", 0.5, 3.5),
     # Regressions: 0.1 to 3 where targets are brought to unit spread, less where they are not.
-    "prediction_ratio": ("spread of the first predictions over that of the targets", 1.0, 10.0),
-    "score_std": ("spread of attention scores", 1.0, 8.0),
-    "weight_scale": ("RMS of a weight times sqrt(inputs), median", 0.6, 2.5),
+    "prediction_ratio": (
+        "spread of the first predictions relative to that of the targets",
+        1.0,
+        10.0,
+    ),
+    "score_std": ("standard deviation of the attention scores", 1.0, 8.0),
+    "weight_scale": ("weight RMS times sqrt(fan_in), median", 0.6, 2.5),
 }
 AGREEING = 2
 # Scores can start wide though no weight is large: by a factor behind the head (MiniCPM in a width under the one its
@@ -40,26 +44,26 @@ def large_start(record: Record) -> dict[str, Evidence] | str:
     """What is far out of range at the first step, two numbers at least; or why the start is no fault."""
     result = done_exam(record, "init_scale")
     if result is None:
-        return "the start was not examined"
+        return "the initialisation was not examined"
     values = result.values
     ratio = values.get("loss_ratio")
     if ratio is not None and ratio < WORSE_THAN_GUESSING:
-        return f"the first loss is {ratio:.2f} of ln(classes)"
+        return f"the first loss is {ratio:.2f} times ln(classes)"
     out: dict[str, Evidence] = {}
     for name, (text, usual, limit) in LIMITS.items():
         value = values.get(name)
         if value is not None and value > limit:
             out[name] = evidence(text, value, usual, noise=limit - usual, step=0)
     if len(out) < AGREEING:
-        return "loss, scores and weights start in range"
+        return "loss, logits and weights start in the usual range"
     largest = values.get("largest_scale")
     if largest is not None and largest <= LARGE_WEIGHT:
-        return f"no weight starts large: an RMS of {largest:.2g}/sqrt(inputs) at most"
+        return f"no weight starts large: RMS at most {largest:.2g}/sqrt(fan_in)"
     losses, guessing = record.get("loss.token"), values.get("ln_classes")
     step = undone(losses, guessing, EARLY, LEARNED)
     if step is None and ONLY_SCORES.issuperset(out):
         step = undone(losses, guessing, HALF, LEARNED_WELL)
-    return out if step is None else f"the large start was undone by step {step}"
+    return out if step is None else f"training had undone the large initialisation by step {step}"
 
 
 def undone(losses: Series | None, guessing: float | None, by: float, learned: float) -> int | None:

@@ -17,10 +17,10 @@ MIXED = 1e-4
 ATTENTION = frozenset(
     "softmax matmul bmm __matmul__ einsum baddbmm scaled_dot_product_attention multi_head_attention_forward".split()
 )
-NORMALISED = "other examples move as well: a normalisation, not a mask"
+NORMALISED = "other examples change as well, so it is a normalisation and not the mask"
 BESIDE = (
-    "Read the prediction from a place before its answer goes in: of the tokens return, state, action the action is read "
-    "from the state."
+    "Read the prediction from a position before the answer goes in: of the tokens "
+    "return, state, action, predict the action from the state."
 )
 # Better than a count model that sees four tokens back, on rows never seen: only a leak does that so early.
 TOO_GOOD, STEPS, FRESH = 0.1, 20, 0.9
@@ -31,7 +31,7 @@ TOO_GOOD, STEPS, FRESH = 0.1, 20, 0.9
     slug="causal-mask-leak",
     title="A prediction sees the token it has to predict",
     law=laws.UNSEEN,
-    undecided="an autoencoder sees its targets too, on purpose",
+    undecided="an autoencoder sees its targets on purpose",
     explains=("overfitting", "greedy-repetition", "undertrained"),
     urgent=True,
     essential=True,
@@ -49,7 +49,7 @@ def causal_mask_leak(record: Record) -> Outcome:
     left only; normalise over features, not over time. Hugging Face: `is_decoder=True` for encoder models.
     ## When it stays silent
     Masked language models, encoders and prefix models: their targets do not stand ahead in the input, or the
-    places that see ahead do not count. A soft mask that lets through less than 1e-4. A source text that holds the
+    positions that see ahead do not count. A soft mask that lets through less than 1e-4. A source text that holds the
     targets too (copying), beside a decoder whose own tokens are hidden until their turn. Autoencoders, and numbers that noise
     or a mask is laid over.
     """
@@ -61,23 +61,21 @@ def causal_mask_leak(record: Record) -> Outcome:
     result = wanted_exam(record, TOKENS)
     pairs = [p for p in result.values["pairs"] if p["expects_causal"]]
     if not pairs:
-        return causal_mask_leak.clear(
-            "not a next-token task: targets do not stand ahead in the input"
-        )
+        return causal_mask_leak.clear("not a next-token task: the targets are not the next inputs")
     # Two look-ups that both hide what is ahead are no source of each other.
     pairs = [p for p in pairs if not is_a_source(p, pairs)] or pairs
     pair = max(pairs, key=lambda p: p.get("future", -1.0))
     if not pair["finite"] or "future" not in pair:
-        return causal_mask_leak.not_judged("the scores are not finite")
+        return causal_mask_leak.not_judged("the logits are not finite")
     if pair["future"] < LEAK:
         return causal_mask_leak.clear(
-            f"earlier scores move by {pair['future']:.1g} when later tokens change"
+            f"earlier predictions change by {pair['future']:.1g} when later tokens change"
         )
     if pair["other_rows"] > MIXED and pair.get("mixing_op") not in ATTENTION:
         return causal_mask_leak.clear(NORMALISED)
     items = [
         evidence(
-            "movement of earlier scores when later tokens change",
+            "change of earlier logits when later tokens change",
             pair["future"],
             0.0,
             noise=1e-6,
@@ -92,7 +90,10 @@ def causal_mask_leak(record: Record) -> Outcome:
         where=pair.get("leaking_module") or None,
         line=pair.get("leaking_line"),
         since_step=0,
-        summary=f"A prediction sees the token it has to predict: later tokens reach back {pair['reach']} places",
+        summary=(
+            "A prediction sees the token it has to predict: later tokens reach back "
+            f"{pair['reach']} positions"
+        ),
         grade="exact",
     )
 
@@ -125,7 +126,7 @@ def of_numbers(record: Record, no_tokens: Outcome) -> Outcome:
             where=pair.get("where"),
             line=pair["line"],
             since_step=0,
-            summary="A prediction sees the number it has to predict: "
+            summary="A prediction sees the value it has to predict: "
             + (
                 "it is given what it is asked to forecast"
                 if pair["ahead"]
@@ -134,7 +135,7 @@ def of_numbers(record: Record, no_tokens: Outcome) -> Outcome:
             remedy=None if pair["ahead"] else BESIDE,
             grade="exact" if pair["ahead"] else "statistic",
         )
-    return causal_mask_leak.clear("no forecast depends on the value it is asked for")
+    return causal_mask_leak.clear("no forecast depends on the value it has to predict")
 
 
 def reads_its_answer(pair: dict[str, Any]) -> bool:

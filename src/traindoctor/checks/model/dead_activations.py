@@ -13,7 +13,7 @@ TOKENS = 32
 @check(
     code="MOD010",
     slug="dead-activations",
-    title="A whole layer of units never fires",
+    title="A whole layer of units never activates",
     wants=["dead_units"],
     undecided=ANOTHER_START,
     explains=(*NOTHING_PASSES, "gradient-not-flowing", *NOT_LEARNING),
@@ -23,7 +23,7 @@ def dead_activations(record: Record) -> Outcome:
     ## What it does
     Counts the units of each ReLU that are zero for every token of a batch.
     ## Why it matters
-    A unit that never fires gets no gradient and never will: the layer is a constant, and what lies before it
+    A unit that never activates gets no gradient and never will: the layer is a constant, and what lies before it
     learns nothing.
     ## How to fix
     Look at the bias (a large negative one kills all units), at the learning rate of the step where they died, or
@@ -38,7 +38,9 @@ def dead_activations(record: Record) -> Outcome:
         return dead_activations.not_judged("too few tokens in the batch to tell")
     worst = max(layers, key=lambda l: l["dead"])
     if worst["dead"] < WHOLE:
-        return dead_activations.clear(f"at most {worst['dead']:.0%} of a layer's units are silent")
+        return dead_activations.clear(
+            f"at most {worst['dead']:.0%} of a layer's units never activate"
+        )
     dead = [l for l in layers if l["dead"] >= WHOLE]
     earlier = [
         r
@@ -46,8 +48,10 @@ def dead_activations(record: Record) -> Outcome:
         if r.done and max(l["dead"] for l in r.values["layers"]) >= WHOLE
     ]
     return dead_activations.finding(
-        evidence("share of units that never fire", worst["dead"], 0.0, noise=0.1, step=result.step),
-        evidence("layers concerned", len(dead), 0),
+        evidence(
+            "share of units that never activate", worst["dead"], 0.0, noise=0.1, step=result.step
+        ),
+        evidence("layers affected", len(dead), 0),
         where=worst["module"] or None,
         line=worst["line"],
         since_step=min(r.step for r in earlier),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from traindoctor.checks.base import Outcome, check, wanted_exam
+from traindoctor.checks.base import Outcome, check
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.checks.model.base import ANOTHER_START, large_start
 from traindoctor.record import Record
@@ -9,7 +9,7 @@ from traindoctor.record import Record
 @check(
     code="MOD006",
     slug="init-too-large",
-    title="The weights start far too large",
+    title="The weights are initialised far too large",
     wants=["init_scale"],
     undecided=ANOTHER_START,
     explains=(
@@ -27,11 +27,11 @@ def init_too_large(record: Record) -> Outcome:
     """
     ## What it does
     Looks at the first step: the loss against that of guessing, the spread of the scores and of attention scores,
-    the size of the weights against 1/sqrt(inputs). At least two must be far out.
+    the size of the weights against 1/sqrt(fan_in). At least two must be far out.
     ## Why it matters
     Saturated softmaxes pass no gradient: the first hundreds of steps only undo the start, or nothing is learned.
     ## How to fix
-    Initialise matrices with a standard deviation of about 0.02 or 1/sqrt(inputs); an embedding that is tied to
+    Initialise matrices with a standard deviation of about 0.02 or 1/sqrt(fan_in); an embedding that is tied to
     the output needs it too (`nn.Embedding` starts at 1).
     ## When it stays silent
     Pretrained models: their loss is below that of guessing. A single number that is out of range. Scores that a factor
@@ -40,7 +40,10 @@ def init_too_large(record: Record) -> Outcome:
     found = large_start(record)
     if isinstance(found, str):
         return init_too_large.clear(found)
-    result = wanted_exam(record, "init_scale")
+    worst = next(iter(found.values()))
     return init_too_large.finding(
-        *found.values(), grade="statistic", since_step=0, line=result.values.get("line")
+        *found.values(),
+        grade="statistic",
+        since_step=0,
+        summary=f"{init_too_large.title}: {worst.measure} is {worst.value:.2g}",
     )

@@ -36,7 +36,7 @@ def model_too_small(record: Record) -> Outcome:
     """
     ## What it does
     For a small model whose loss stays above what counts of tokens reach: a plain reference model of a usual size is
-    trained on the run's own batches, and the model itself is asked to learn one batch by heart.
+    trained on the run's own batches, and the model itself has to memorise one batch.
     ## Why it matters
     No setting of the optimizer helps a model that cannot hold what the data has.
     ## How to fix
@@ -53,38 +53,43 @@ def model_too_small(record: Record) -> Outcome:
         return model_too_small.clear(f"the model has {size:,} parameters")
     last = float(np.mean(loss.values[-(len(loss) // 4) :]))
     if reached(record, last):
-        return model_too_small.clear("the loss is below what counts of tokens reach")
+        return model_too_small.clear("the loss is below that of token count models")
     result = record.exam("reference_model")
     if result is None:
-        return model_too_small.not_judged(
-            "no reference model has been trained", wants="reference_model"
-        )
+        return model_too_small.not_judged("no reference model was trained", wants="reference_model")
     if not result.done:
         return model_too_small.not_judged(f"no reference model could be trained: {result.reason}")
     values = result.values
     smaller = values["parameters"] > 2 * values["own_parameters"]
     if not smaller or values["held_out"] > last - BETTER * abs(last):
         return model_too_small.clear(
-            f"a reference model reaches {values['held_out']:.3g}, the run {last:.3g}"
+            f"a reference model reaches {values['held_out']:.3g}, this run {last:.3g}"
         )
     by_heart = record.exam("overfit_batch")
     if by_heart is None:
         return model_too_small.not_judged(
-            "the model has not been asked to learn one batch by heart", wants="overfit_batch"
+            "whether the model can memorise a single batch was not tested", wants="overfit_batch"
         )
     if not by_heart.done:
-        return model_too_small.not_judged(f"one batch could not be learned: {by_heart.reason}")
+        return model_too_small.not_judged(
+            f"fitting a single batch was not possible: {by_heart.reason}"
+        )
     taken = taken_in(by_heart.values)
     if taken >= TAKEN_IN:
-        return model_too_small.clear(f"the model takes in {taken:.0%} of one batch: it has room")
+        return model_too_small.clear(
+            f"the model memorises {taken:.0%} of a single batch, so it is large enough"
+        )
     return model_too_small.finding(
         evidence("loss of the run", last, values["held_out"], noise=values["noise"]),
-        evidence("share of one batch learned by heart", taken, "0.6 and more"),
+        evidence("share of a single batch that can be memorised", taken, "0.6 or more"),
         evidence("parameters of the run", values["own_parameters"], values["parameters"]),
         grade="experiment",
         status="likely",
-        summary=f"{values['own_parameters']:,} parameters cannot hold even one batch: a reference with "
-        f"{values['parameters']:,} reaches {values['held_out']:.3g} on the same data, the run {last:.3g}",
+        summary=(
+            f"{values['own_parameters']:,} parameters cannot memorise even one batch: a "
+            f"reference model with {values['parameters']:,} reaches {values['held_out']:.3g} "
+            f"on the same data, this run {last:.3g}"
+        ),
     )
 
 

@@ -31,7 +31,7 @@ FEATURE_NORMS = (
     title="Normalisation is missing or runs over the wrong axis",
     wants=["normalisation"],
     law=laws.APART,
-    undecided="the same run with another normalisation was not tried",
+    undecided="the run was not repeated with another normalisation",
     explains=(
         "gradients-exploding",
         "gradients-vanishing",
@@ -44,8 +44,8 @@ FEATURE_NORMS = (
 def norm_wrong(record: Record) -> Outcome:
     """
     ## What it does
-    Reads from the tape over which axes each normalisation takes its statistics, and how the size of activations
-    grows through the depth where there is none. Where a mean over places follows, whether examples still differ after it.
+    Reads from a recorded training step over which axes each normalisation takes its statistics, and how the size of activations
+    grows through the depth where there is none. Where a mean over positions follows, whether examples still differ after it.
     ## Why it matters
     Statistics over the batch or over time make an output depend on other examples and on the future; a deep
     stack without normalisation blows up.
@@ -72,11 +72,13 @@ def norm_wrong(record: Record) -> Outcome:
     if mixed is not None:
         return norm_wrong.finding(
             evidence(
-                "movement of scores of other examples", mixed, 0.0, noise=1e-6, step=result.step
+                "change of the logits of other examples", mixed, 0.0, noise=1e-6, step=result.step
             ),
             grade="statistic",
             since_step=0,
-            summary="BatchNorm in a next-token model: its statistics carry other examples and the future",
+            summary=(
+                "BatchNorm in a next-token model: its statistics leak other examples and the future"
+            ),
         )
     growth = values["growth"] or 0.0
     none = not values["norms"] and not values["rms_by_hand"]
@@ -84,13 +86,13 @@ def norm_wrong(record: Record) -> Outcome:
         return norm_wrong.finding(
             evidence("normalisations", 0, values["attentions"], step=result.step),
             evidence(
-                "growth of activations through the depth", growth, "below 4", step=result.step
+                "growth of the activations through the depth", growth, "below 4", step=result.step
             ),
             grade="statistic",
             since_step=0,
             summary="A deep stack without normalisation: activations grow from block to block",
         )
-    return norm_wrong.clear(f"{len(values['norms'])} normalisations over features")
+    return norm_wrong.clear(f"all {len(values['norms'])} normalisations run over the features")
 
 
 def over_other_axes(norm: Mapping[str, Any], step: int) -> Finding:
@@ -104,7 +106,7 @@ def over_other_axes(norm: Mapping[str, Any], step: int) -> Finding:
         where=norm["module"] or None,
         line=norm["line"],
         since_step=0,
-        summary=f"{norm['op']} takes its statistics over {' and '.join(norm['axes'])}",
+        summary=f"{norm['op']} computes its statistics over {' and '.join(norm['axes'])}",
     )
 
 
@@ -117,16 +119,18 @@ def pooled_away(result: ExamResult) -> Finding:
     found = result.values["erased"]
     return norm_wrong.finding(
         evidence(
-            "variance between examples after the mean, of that before it",
+            "variance between examples after the mean, relative to before",
             found["left"],
-            "1 / places and more",
+            "1 / positions or more",
             step=result.step,
         ),
         where=found["module"] or None,
         line=found["line"],
         since_step=0,
-        summary=f"the normalisation makes the mean over places 0, and {found['pool']} takes that mean: nothing of the "
-        "example is left",
+        summary=(
+            f"the normalisation makes the mean over positions 0, and {found['pool']} takes "
+            "that mean: nothing of the example is left"
+        ),
         grade="exact",
     )
 

@@ -28,7 +28,7 @@ ALIKE = 0.5
     wants=["positions"],
     at_once=lambda record: told_apart(record),
     law=laws.ORDER,
-    undecided="the scores are pooled over the places, so order may be left out on purpose",
+    undecided="the outputs are pooled over the positions, so order may be ignored on purpose",
     explains=NOT_LEARNING,
 )
 def position_missing(record: Record) -> Outcome:
@@ -37,7 +37,7 @@ def position_missing(record: Record) -> Outcome:
     Permutes the tokens of each row at the embedding call and compares with the permuted outputs. Without any
     position signal they are the same to rounding, which is measured: what one unit in the last place of the weights
     does. The order is said to arrive only where it moves the outputs in earnest, as other tokens do.
-    Patches, frames and features have no look-up: there the places whose added codes are equal are exchanged.
+    Patches, frames and features have no lookup: there the positions whose added codes are equal are exchanged.
     ## Why it matters
     Attention alone sees a bag of tokens: whatever depends on their order cannot be learned.
     ## How to fix
@@ -52,21 +52,25 @@ def position_missing(record: Record) -> Outcome:
     gap, other = pair["gap"], pair["replaced"]
     if not is_rounding(pair) and gap >= ORDER * other:
         return position_missing.clear(
-            f"outputs change by {gap:.2g} with the order of the tokens, by {other:.2g} with other tokens"
+            f"outputs change by {gap:.2g} when tokens are reordered, and by {other:.2g} when "
+            "they are replaced"
         )
     if not is_rounding(pair):
         return position_missing.not_judged(
-            f"outputs change by {gap:.1g} with the order of the tokens, by {other:.2g} with other tokens: too little to "
-            "call it order, too much for rounding",
+            (
+                f"outputs change by {gap:.1g} when tokens are reordered, and by {other:.2g} when "
+                "they are replaced: too little to count as using the order, too much for "
+                "rounding"
+            ),
             wants="positions" if result.step < SETTLED else None,
         )
     if result.step < SETTLED:
         return position_missing.not_judged(
-            "order tells nothing yet; asked again later", wants="positions"
+            "token order has no effect yet; tested again later", wants="positions"
         )
     if fits(record):
         return position_missing.clear(
-            "order cannot reach the output, and the task is learned without it"
+            "token order cannot reach the output, and the task is learned without it"
         )
     return without_order(record, pair, result.step)
 
@@ -92,7 +96,7 @@ def told_apart(record: Record) -> Outcome | None:
     one_for_all = values["codes"] <= 1
     if (one_for_all or without_effect) and values["step"] < SETTLED:  # a table may start at zero
         return position_missing.not_judged(
-            "order tells nothing yet; asked again later", wants="place_codes"
+            "token order has no effect yet; tested again later", wants="place_codes"
         )
     if without_effect:
         return None
@@ -100,15 +104,18 @@ def told_apart(record: Record) -> Outcome | None:
         return bag_of_pieces(record, values)
     return position_missing.finding(
         evidence(
-            "change in the outputs when places with the same code are swapped",
+            "change of the outputs when positions with the same embedding are swapped",
             values["gap"],
-            f"near the {values['replaced']:.2g} that other contents do",
+            f"near {values['replaced']:.2g}, the change for other contents",
             noise=values["noise"],
             step=values["step"],
         ),
-        evidence("different codes", values["codes"], values["places"]),
-        summary=f"{values['alike']} of {values['places']} places share their position code with another one, and "
-        "swapping those changes nothing: the model cannot tell them apart",
+        evidence("distinct embeddings", values["codes"], values["places"]),
+        summary=(
+            f"{values['alike']} of {values['places']} positions share their embedding with "
+            "another one, and swapping those changes nothing: the model cannot tell them "
+            "apart"
+        ),
         remedy=remedy(values),
         line=values["line"],
         since_step=0,
@@ -122,7 +129,8 @@ def bag_of_pieces(record: Record, values: Mapping[str, Any]) -> Outcome:
     # A set may be all that is meant: only a task that is not learned speaks against it.
     if two_signs(record) or (optimizers is not None and optimizers.last > 1):
         return position_missing.not_judged(
-            "swapping patches or frames changes nothing, and the loss does not tell whether the task is learned"
+            "swapping patches or frames changes nothing, and the loss does not show whether "
+            "the task is learned"
         )
     if course is None or course.last < FITS * course.first:
         return position_missing.clear(
@@ -130,14 +138,17 @@ def bag_of_pieces(record: Record, values: Mapping[str, Any]) -> Outcome:
         )
     return position_missing.finding(
         evidence(
-            "change in the outputs when places are swapped",
+            "change of the outputs when positions are swapped",
             values["gap"],
-            f"near the {values['replaced']:.2g} that other contents do",
+            f"near {values['replaced']:.2g}, the change for other contents",
             noise=values["noise"],
             step=values["step"],
         ),
         summary=f"the model cannot tell the {values['places']} patches or frames of an input apart: swapping them changes nothing",
-        remedy="Add a position embedding, one row for each place, to the patches or frames before the first block.",
+        remedy=(
+            "Add a position embedding, one row per position, to the patches or frames "
+            "before the first block."
+        ),
         line=values["line"],
         since_step=0,
         grade="statistic",
@@ -146,19 +157,28 @@ def bag_of_pieces(record: Record, values: Mapping[str, Any]) -> Outcome:
 
 def remedy(values: Mapping[str, Any]) -> str:
     if values.get("by_example"):
-        return "The position table is indexed along the batch: with `batch_first=True` index it by dimension 1."
+        return (
+            "The position table is indexed along the batch: with `batch_first=True` index "
+            "it by dimension 1."
+        )
     if values["codes"] == 1:
-        return "Every place gets the same code: fill the position table, or let it train."
-    return "Look at the codes of neighbouring places: on a grid each needs its row and its column."
+        return (
+            "Every position gets the same embedding: initialise the position table, or let "
+            "it train."
+        )
+    return (
+        "Look at the embeddings of neighbouring positions: on a grid each needs its row "
+        "and its column."
+    )
 
 
 def without_order(record: Record, pair: Mapping[str, Any], step: int) -> Outcome:
     """It is; whether that matters may have to be asked of a model that knows the order."""
     items = [
         evidence(
-            "change of outputs when tokens are permuted",
+            "change of the outputs when tokens are permuted",
             pair["gap"],
-            f"near the {pair['replaced']:.2g} that other tokens do",
+            f"near {pair['replaced']:.2g}, the change for other tokens",
             noise=pair["noise"],
             step=step,
         )
@@ -169,14 +189,17 @@ def without_order(record: Record, pair: Mapping[str, Any], step: int) -> Outcome
         learnable = reference(record)
         if learnable is None and record.exam("reference_model") is None:
             return position_missing.not_judged(
-                "order cannot reach the output; whether it matters is not known",
+                "token order cannot reach the output; it is not known whether it matters",
                 wants="reference_model",
             )
         if learnable is not None and learnable[0]:
             meant = False
             items.append(
                 evidence(
-                    "nats under the entropy of the labels of a plain model with positions",
+                    (
+                        "nats below the entropy of the labels that a reference model with positions "
+                        "reaches"
+                    ),
                     learnable[1],
                     "0, as in this run",
                     noise=learnable[2],

@@ -29,16 +29,16 @@ SHUT, GATES, STEPS = 0.05, 4, 40
     slug="residual-missing",
     title="The blocks have no skip path",
     wants=["residual"],
-    undecided="the same model with a way around each block was not trained",
+    undecided="the same model with a skip path around each block was not trained",
     explains=(*NOTHING_PASSES, "dead-activations", "norm-wrong", *NOT_LEARNING),
 )
 def residual_missing(record: Record) -> Outcome:
     """
     ## What it does
-    Reads from the tape whether a sum joins what goes through each attention (and each MLP) with what goes around
+    Reads from a recorded training step whether a sum joins what goes through each attention (and each MLP) with what goes around
     it, and how large the two are; for gated sums, how much the gates let around.
     ## Why it matters
-    Without a way around, the input is averaged away layer by layer: within tens of steps all outputs are the same.
+    Without a skip path, the input is averaged away layer by layer: within tens of steps all outputs are the same.
     ## How to fix
     `x = x + attention(norm(x))`, and the same for the MLP.
     ## When it stays silent
@@ -50,14 +50,14 @@ def residual_missing(record: Record) -> Outcome:
     attentions, around = values["attentions"], values["attentions_bypassed"]
     acts, acts_around = values["activations"], values["activations_bypassed"]
     if attentions < STACK:
-        return residual_missing.not_applicable("the model has no stack of attentions")
+        return residual_missing.not_applicable("the model has no stack of attention layers")
     if around == 0:
         return no_way_around(record, values, result.step)
     closed = [s for s in values["summands"] if s["around"] <= CLOSED * max(s["through"], 1e-30)]
     if len(closed) * 2 >= max(2, len(values["summands"])):
         return residual_missing.finding(
             evidence(
-                "sums around a block to which the way around adds nothing",
+                "residual sums to which the skip path adds nothing",
                 len(closed),
                 0,
                 step=result.step,
@@ -65,7 +65,7 @@ def residual_missing(record: Record) -> Outcome:
             where=closed[0]["module"] or None,
             line=closed[0]["line"],
             since_step=0,
-            summary="The skip paths are there but closed: next to nothing goes around",
+            summary="The skip paths are there but contribute next to nothing",
             grade="exact",
         )
     shut = nearly_shut(record)
@@ -73,29 +73,31 @@ def residual_missing(record: Record) -> Outcome:
         return shut
     if acts >= attentions and acts_around == 0 and values.get("depth", attentions) > SHALLOW:
         return residual_missing.finding(
-            evidence("MLPs with a way around them", acts_around, acts, step=result.step),
+            evidence("MLPs with a skip path", acts_around, acts, step=result.step),
             grade="statistic",
             since_step=0,
             summary="The MLPs have no skip path",
         )
-    return residual_missing.clear(f"{around} of {attentions} attentions have a way around them")
+    return residual_missing.clear(f"{around} of {attentions} attention layers have a skip path")
 
 
 def no_way_around(record: Record, values: Mapping[str, Any], step: int) -> Outcome:
     attentions = values["attentions"]
     depth = values.get("depth", attentions)
-    items = [evidence("attentions with a way around them", 0, attentions, step=step)]
+    items = [evidence("attention layers with a skip path", 0, attentions, step=step)]
     own = own_share(record)
     if own is not None:
-        items.append(evidence("share of the own token in its output", own, "near 1"))
+        items.append(evidence("share of a token in its own output", own, "near 1"))
     shallow = depth <= SHALLOW
     course = course_of(record) if shallow else None
     if shallow and (course is None or record.num_steps < STEPS):
         return residual_missing.not_judged(
-            "two attentions without a way around; the loss has not been seen for long"
+            "two attention layers without a skip path; the loss has not been seen for long enough"
         )
     if course is not None and course.learned:
-        return residual_missing.clear("two attentions without a way around, and the run learns")
+        return residual_missing.clear(
+            "two attention layers without a skip path, and the run learns"
+        )
     return residual_missing.finding(
         *items,
         where=next((m for m in values["without"] if m), None),
@@ -118,26 +120,32 @@ def nearly_shut(record: Record) -> Outcome | None:
     course = course_of(record)
     if course is None or record.num_steps < STEPS:
         return residual_missing.not_judged(
-            "the gates are nearly shut; the loss has not been seen for long"
+            "the gates are nearly closed; the loss has not been seen for long enough"
         )
     if course.learned or course.broke:
         return None
     return residual_missing.finding(
         evidence(
-            "share that the gates let around a block, median",
+            "share of the input that the gates pass around a block, median",
             carry,
             0.5,
             noise=0.1,
             step=result.step,
         ),
-        evidence("gates one behind the other", len(mixes)),
-        evidence("loss at the end", course.last, f"well under {course.first:.3g}"),
+        evidence("gates in a row", len(mixes)),
+        evidence("loss at the end", course.last, f"well under {course.first:.3g}, the first loss"),
         grade="statistic",
         where=mixes[0]["module"] or None,
         line=mixes[0]["line"],
         since_step=0,
-        summary="The skip paths are gated, and the gates are nearly shut: next to nothing goes around",
-        remedy="Let the gates start open for the way around: a bias of -1 to -3 in t of t * f(x) + (1 - t) * x.",
+        summary=(
+            "The skip paths are gated and the gates are nearly closed: next to nothing "
+            "passes through them"
+        ),
+        remedy=(
+            "Initialise the gates so that the skip path is open: a bias of -1 to -3 in t of "
+            "t * f(x) + (1 - t) * x."
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from traindoctor.record import Record
 @check(
     code="MOD012",
     slug="weights-tied-by-mistake",
-    title="Layers that should differ are one and the same module",
+    title="Layers that should be different are the same module",
     wants=["sharing"],
     law=laws.DIFFERENT,
     undecided="weights can be shared on purpose",
@@ -45,22 +45,25 @@ def weights_tied_by_mistake(record: Record) -> Outcome:
             since_step=0,
             summary=f"{worst['times']} modules are shallow copies of one: {', '.join(worst['modules'][:3])} have the "
             "same weights",
-            remedy="Use `copy.deepcopy`: `copy.copy` gives a module of its own with the weights of the first.",
+            remedy=(
+                "Use `copy.deepcopy`: `copy.copy` gives a new module that shares the weights of "
+                "the first."
+            ),
         )
     aliased = result.values.get("aliased", [])
     if aliased:
         names = aliased[0]["modules"]
         return weights_tied_by_mistake.finding(
-            evidence("uses of one layer in a pass", aliased[0]["uses"], 1, step=result.step),
+            evidence("uses of one layer per forward pass", aliased[0]["uses"], 1, step=result.step),
             evidence("its names", ", ".join(names), "one"),
             where=names[0],
             grade="statistic",
             since_step=0,
-            summary=f"{' and '.join(names[:3])} are one and the same layer",
+            summary=f"{' and '.join(names[:3])} are the same layer",
         )
     if tied:
         return weights_tied_by_mistake.finding(
-            evidence("names of one matrix", ", ".join(tied[0]), "one", step=result.step),
+            evidence("names of the same matrix", ", ".join(tied[0]), "one", step=result.step),
             where=tied[0][0],
             grade="statistic",
             status="possible",
@@ -68,7 +71,7 @@ def weights_tied_by_mistake(record: Record) -> Outcome:
         )
     reused = len(result.values["reused"])
     return weights_tied_by_mistake.clear(
-        f"{reused} matrices are used again by a loop, none is listed twice"
+        f"{reused} matrices are reused in a loop, none is listed twice"
         if reused
         else "no layer is listed twice"
     )
@@ -76,12 +79,14 @@ def weights_tied_by_mistake(record: Record) -> Outcome:
 
 def listed_again(row: Mapping[str, Any], step: int) -> Finding:
     return weights_tied_by_mistake.finding(
-        evidence("times the same module stands in its list", row["times"], 1, step=step),
-        evidence("entries of the list", row["of"]),
+        evidence("times the same module is in its list", row["times"], 1, step=step),
+        evidence("entries in the list", row["of"]),
         where=row["modules"][0],
         grade="statistic",
         # One block that works at several depths is an architecture too (Universal Transformer): no value tells.
         status="possible" if row.get("in_depth") else None,
         since_step=0,
-        summary=f"{row['times']} layers are one and the same module: {', '.join(row['modules'][:3])}, ...",
+        summary=(
+            f"{row['times']} layers are the same module: {', '.join(row['modules'][:3])}, ..."
+        ),
     )

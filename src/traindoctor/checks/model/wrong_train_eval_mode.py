@@ -32,7 +32,7 @@ IN_A_ROW = 5
     slug="wrong-train-eval-mode",
     title="Dropout or normalisation runs in the wrong mode",
     law=laws.IN_USE,
-    undecided="the same steps in the other mode were not tried",
+    undecided="the steps were not repeated in the other mode",
     explains=("overfitting", *NOT_LEARNING),
 )
 def wrong_train_eval_mode(record: Record) -> Outcome:
@@ -68,30 +68,32 @@ def wrong_train_eval_mode(record: Record) -> Outcome:
     of_stage = off[training.steps >= stage]
     if len(of_stage) and of_stage.all() and meant(record, stage, len(of_stage)):
         return wrong_train_eval_mode.clear(
-            "dropout is off from the first step on, as in the frozen model that the run is compared with"
+            "dropout is off from the first step on, as in the frozen reference model"
         )
     if off[-IN_A_ROW:].all():
         first = len(off) - int((~off[::-1]).argmax()) if (~off).any() else 0
         before, after = int(training.steps[max(0, first - 1)]), int(training.steps[first])
         if before < stage <= after and not evaluated(record, before, after):
             return wrong_train_eval_mode.clear(
-                "the last stage starts in eval mode with no evaluation before it: taken as intended"
+                "the last stage starts in eval mode with no evaluation before it, which is "
+                "taken as intended"
             )
         return wrong_train_eval_mode.finding(
             evidence(
-                "share of modules in training mode",
+                "share of modules in train mode",
                 float(training.values[first]),
                 1.0,
                 step=int(training.steps[first]),
             ),
-            evidence("steps trained in evaluation mode", int(off.sum()), 0),
+            evidence("steps trained in eval mode", int(off.sum()), 0),
             since_step=int(training.steps[first]),
-            summary="The model trains in evaluation mode"
-            + (" since an evaluation" if first else ""),
+            summary="The model is trained in eval mode" + (" since an evaluation" if first else ""),
             grade="exact",
         )
     of_evaluation = while_evaluating(record, len(training))
-    return of_evaluation or taught or wrong_train_eval_mode.clear("modes are as they should be")
+    return (
+        of_evaluation or taught or wrong_train_eval_mode.clear("all modules are in the right mode")
+    )
 
 
 def while_evaluating(record: Record, steps: int) -> Finding | None:
@@ -103,28 +105,33 @@ def while_evaluating(record: Record, steps: int) -> Finding | None:
         if rare or (held is not None and len(held)):
             return wrong_train_eval_mode.finding(
                 evidence(
-                    "share of modules in training mode while evaluating",
+                    "share of modules in train mode while evaluating",
                     float(min(evaluating.values)),
                     0.0,
                     step=int(evaluating.steps[0]),
                 ),
                 evidence("evaluations", len(evaluating)),
                 grade="statistic",
-                summary="The model is evaluated in training mode",
+                summary="The model is evaluated in train mode",
             )
     dropping = record.get("mode.eval_dropout")
     if dropping is not None and len(dropping) and min(dropping.values) > 0:
         return wrong_train_eval_mode.finding(
             evidence(
-                "dropout calls of an evaluation pass that drop something",
+                "active dropout calls in an evaluation pass",
                 float(dropping.last),
                 0.0,
                 step=int(dropping.steps[0]),
             ),
-            evidence("share of modules in training mode meanwhile", 0.0),
-            summary="Dropout is applied in evaluation as well: a function is not told the mode of its module",
-            remedy="`F.dropout(x, p, training=self.training)`; for `scaled_dot_product_attention` "
-            "`dropout_p=p if self.training else 0.0`.",
+            evidence("share of modules in train mode meanwhile", 0.0),
+            summary=(
+                "Dropout stays active in evaluation: the functional form does not know the "
+                "module's mode"
+            ),
+            remedy=(
+                "Use `F.dropout(x, p, training=self.training)`, and `dropout_p=p if "
+                "self.training else 0.0` for `scaled_dot_product_attention`."
+            ),
             grade="statistic",
         )
     return None
@@ -156,7 +163,7 @@ def by_a_dropping_teacher(record: Record) -> Outcome | None:
     result = done_exam(record, "frozen_targets")
     if worth_asking(record, "frozen_targets"):
         return wrong_train_eval_mode.not_judged(
-            "a model that runs without gradient is in training mode; what it says may be the target",
+            ("a model that runs without gradient is in train mode; its output may be the target"),
             wants="frozen_targets",
         )
     if result is None or not result.values["dropouts"]:
@@ -165,17 +172,22 @@ def by_a_dropping_teacher(record: Record) -> Outcome | None:
         return None
     return wrong_train_eval_mode.finding(
         evidence(
-            "dropout calls on the way to the loss's targets",
+            "active dropout calls on the way to the targets",
             result.values["dropouts"],
             0,
             step=result.step,
         ),
-        evidence("weights behind the targets, the same bit for bit", result.values["weights"]),
+        evidence("weights behind the targets, bit for bit the same", result.values["weights"]),
         where=result.values["module"],
         line=result.values["line"],
-        summary="The targets come from a model that does not learn and is left in training mode: its dropout is at "
-        "work in what the loss compares with",
-        remedy="`teacher.eval()` before the training begins, and after each `.train()` of what contains it.",
+        summary=(
+            "The targets come from a model that is not trained but left in train mode: its "
+            "dropout disturbs the targets"
+        ),
+        remedy=(
+            "Call `teacher.eval()` before training begins, and again after each `.train()` "
+            "of a module that contains it."
+        ),
         grade="exact",
     )
 

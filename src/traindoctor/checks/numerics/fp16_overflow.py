@@ -21,7 +21,7 @@ SKIPPED = 0.2
     slug="fp16-overflow",
     title="Values leave the range of float16",
     law=laws.MAKER,
-    undecided="the first infinite value could not be followed to its maker",
+    undecided="the first infinite value could not be traced to an operation",
     explains=("nan-from-op", *NOT_LEARNING),
 )
 def fp16_overflow(record: Record) -> Outcome:
@@ -74,7 +74,7 @@ def fp16_overflow(record: Record) -> Outcome:
     if not asked(record):
         return fp16_overflow.not_judged("the run broke", wants="first_nonfinite")
     if crash is None:
-        return fp16_overflow.not_judged("the first non-finite value was not found")
+        return fp16_overflow.not_judged("the first non-finite value could not be traced")
     return fp16_overflow.clear(f"the first non-finite value is {crash.values['dtype']}")
 
 
@@ -101,7 +101,9 @@ def _infinite_inside(half: ExamResult) -> Finding:
     return fp16_overflow.finding(
         evidence(f"infinite results of {found['op']}", found["count"], 0, step=half.step),
         evidence("largest input", found["largest"], "results under 65504", step=half.step),
-        summary=f"{found['op']}{where} leaves the range of float16; what follows swallows the infinity",
+        summary=(
+            f"{found['op']}{where} leaves the range of float16; later operations hide the infinity"
+        ),
         where=found["module"] or None,
         line=found["line"],
         since_step=int(half.values["step"]),

@@ -53,13 +53,13 @@ def fp16_underflow(record: Record) -> Outcome:
     result = wanted_exam(record, "half_gradients")
     values = result.values
     if "float16" not in values["dtypes"]:
-        return fp16_underflow.clear("the step does not compute in float16")
+        return fp16_underflow.clear("the step does not use float16")
     # The model's weights may be filled from copies that the optimizer holds.
     half = [g for g in groups_of(record) if "float16" in g.get("dtypes", [values["weights"]])]
     tiny = [g["eps"] for g in half if 0 < float(g.get("eps") or 1.0) < SMALLEST]
     if tiny:
         return fp16_underflow.finding(
-            evidence("eps of the optimizer", tiny[0], "6e-8 and more"),
+            evidence("eps of the optimizer", tiny[0], "6e-8 or more"),
             summary=f"the optimizer's state is float16, where eps = {tiny[0]:g} is 0",
             since_step=0,
             status="likely",
@@ -75,11 +75,17 @@ def fp16_underflow(record: Record) -> Outcome:
             return fp16_underflow.clear(f"{lost:.1%} of the gradient is lost to float16")
         return fp16_underflow.finding(
             evidence(
-                "error of the gradient against float64", error, 0.0, noise=0.01, step=result.step
+                "relative error of the gradient against float64",
+                error,
+                0.0,
+                noise=0.01,
+                step=result.step,
             ),
-            evidence("the same with a larger loss", scaled, 0.0, noise=0.01, step=result.step),
-            summary=f"the gradient is off by {error:.0%} in float16, and by {scaled:.1%} when the loss is larger: it "
-            "passes through numbers that are too small",
+            evidence("the same with a scaled loss", scaled, 0.0, noise=0.01, step=result.step),
+            summary=(
+                f"the gradient is off by {error:.0%} in float16, but only by {scaled:.1%} with a "
+                "scaled loss: it underflows on the way"
+            ),
             where=values.get("worst_layer"),
             since_step=0,
             status="possible" if learns else None,
@@ -87,7 +93,7 @@ def fp16_underflow(record: Record) -> Outcome:
         )
     return fp16_underflow.finding(
         evidence(
-            "gradient entries that float16 turned into 0", lost, 0.0, noise=0.05, step=result.step
+            "gradient entries that become 0 in float16", lost, 0.0, noise=0.05, step=result.step
         ),
         summary=f"{lost:.0%} of the gradient's entries are 0 in float16 and not in float64",
         where=values.get("worst_layer"),
@@ -109,15 +115,19 @@ def lost_squares(record: Record) -> Outcome | None:
         return None
     return fp16_underflow.finding(
         evidence(
-            "entries with a gradient whose mean of squares is 0",
+            "entries with a gradient whose second moment is 0",
             share,
             0.0,
             step=int(table.steps[-1]),
         ),
-        summary=f"the optimizer's second moment is 0 in {share:.0%} of the entries that have a gradient: the squares "
-        "underflow in its dtype",
-        remedy="Keep the optimizer's second moment in float32 or bfloat16: float16 ends at 6e-8, which is the square "
-        "of 2e-4.",
+        summary=(
+            f"the optimizer's second moment is 0 in {share:.0%} of the entries that have a "
+            "gradient: the squares underflow in its dtype"
+        ),
+        remedy=(
+            "Keep the optimizer's second moment in float32 or bfloat16: the smallest "
+            "float16 is 6e-8, the square of 2e-4."
+        ),
         where=table.layers[int(np.nanargmax(shares))],
         since_step=int(table.steps[0]),
         grade="exact",

@@ -24,10 +24,10 @@ KEPT, EXPECTED = 0.15, 50
 @check(
     code="NUM003",
     slug="low-precision-updates-lost",
-    title="Updates are smaller than the spacing of the weights and are lost",
+    title="Updates are smaller than the spacing of the weights' dtype and are lost",
     needs=[],
     law=laws.RULE,
-    undecided="the rule of this optimizer is not known",
+    undecided="the update rule of this optimizer is not known",
     # Half weights that are filled from float32 copies, and never move, look like weights that nobody steps.
     explains=("params-not-in-optimizer", *TOO_SHORT),
 )
@@ -57,24 +57,29 @@ def low_precision_updates_lost(record: Record) -> Outcome:
     if (undone := written_over(record)) is not None:
         return undone
     if middle < LOST:
-        return low_precision_updates_lost.clear(f"{middle:.1%} of the updates are lost")
+        return low_precision_updates_lost.clear(f"{middle:.1%} of the updates are lost to rounding")
     worst = lost.layers[int(np.nanargmax(typical))]
     rate = record.get("optim.lr")
     decayed = rate is not None and len(rate) > 4 and rate.last < 0.1 * float(np.nanmax(rate.values))
     first = lost.values[0][np.isfinite(lost.values[0])]
     early = float(np.median(first)) if len(first) else middle
     if decayed and early < LOST:
-        return low_precision_updates_lost.clear("updates are lost only where the rate has decayed")
+        return low_precision_updates_lost.clear(
+            "updates are lost only after the learning rate has decayed"
+        )
     return low_precision_updates_lost.finding(
         evidence(
-            "share of updates that are lost, median layer",
+            "share of updates lost to rounding, median layer",
             middle,
             0.0,
             noise=0.02,
             step=int(lost.steps[0]),
         ),
         evidence("worst layer", worst),
-        summary=f"{middle:.0%} of the weights that should move do not: the update is under their spacing",
+        summary=(
+            f"{middle:.0%} of the weights that should change do not: the update is below the "
+            "spacing of their dtype"
+        ),
         where=worst,
         since_step=int(lost.steps[0]),
         status="possible" if learns_all_the_same(record, middle) else None,
@@ -99,25 +104,30 @@ def stepped_by_hand(record: Record) -> Outcome:
         )
     if moves["unmoved"] < LOST:
         return low_precision_updates_lost.clear(
-            f"{1 - moves['unmoved']:.0%} of the {moves['dtype']} weights move at a step"
+            f"{1 - moves['unmoved']:.0%} of the {moves['dtype']} weights change in a step"
         )
     if moves["expected"] < EXPECTED:
-        return low_precision_updates_lost.not_judged("too few weights of different spacing")
+        return low_precision_updates_lost.not_judged("too few weights with different spacing")
     kept = moves["observed"] / moves["expected"]
     if kept >= KEPT:
         return low_precision_updates_lost.clear(
-            f"small updates add up: {kept:.0%} of the moves that a kept remainder makes"
+            f"small updates add up: {kept:.0%} of the expected moves happen"
         )
     return low_precision_updates_lost.finding(
         evidence(
-            "share of weights with a gradient that do not move at a step",
+            "share of weights with a gradient that do not change in a step",
             moves["unmoved"],
             0.0,
         ),
-        evidence("moves of weights with a wide spacing, over those of a kept remainder", kept, 1.0),
+        evidence(
+            "share of the expected moves that happen where the weights' spacing is wide", kept, 1.0
+        ),
         grade="statistic",
-        summary=f"{moves['unmoved']:.0%} of the {moves['dtype']} weights do not move at a step, and what is rounded "
-        "away is kept nowhere: no weight with a wide spacing moves in many steps",
+        summary=(
+            f"{moves['unmoved']:.0%} of the {moves['dtype']} weights do not change in a "
+            "step, and the rounded-off part is not kept anywhere: weights with a wide "
+            "spacing do not change over many steps"
+        ),
         since_step=0,
         status="possible" if learns_all_the_same(record, moves["unmoved"]) else None,
     )
@@ -130,13 +140,14 @@ def written_over(record: Record) -> Outcome | None:
         return None
     share = float(result.values["undone"])
     return low_precision_updates_lost.finding(
-        evidence(
-            "share of updates that are undone before the next step", share, 0.0, step=result.step
+        evidence("share of updates undone before the next step", share, 0.0, step=result.step),
+        evidence("what the weights are overwritten with", "half-precision values", "nothing"),
+        summary=(
+            f"{share:.0%} of the updates of the float32 weights are undone before the next "
+            "step: they are refilled from the half-precision weights, in which the update "
+            "is below the spacing"
         ),
-        evidence("what the weights are written over with", "values of a half dtype", "nothing"),
-        summary=f"{share:.0%} of the updates of the float32 weights are undone before the next step: they are filled "
-        "again from the half weights, in which the update is under the spacing",
-        remedy="Copy the float32 weights to the half ones after the step, and never back.",
+        remedy=("Copy the float32 weights to the half-precision ones after the step, never back."),
         since_step=0,
         grade="exact",
     )

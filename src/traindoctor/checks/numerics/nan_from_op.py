@@ -22,6 +22,18 @@ EXPONENTIALS = frozenset({"exp", "exp_", "expm1", "exp2"})
 LOGARITHMS = frozenset({"log", "log_", "log2", "log10", "logit"})
 PROBABILITIES = frozenset({"softmax", "_softmax", "exp", "exp_", "sigmoid"})
 
+# Operation -> what keeps it finite.
+GUARDS = {
+    "sqrt": "Add an epsilon under the square root: `(x + 1e-8).sqrt()`. At 0 its derivative is infinite.",
+    "norm": "Add an epsilon: at 0 the derivative of a norm is not finite (`(x * x).sum(-1).add(1e-8).sqrt()`).",
+    "log": "Bound the argument from below: `x.clamp_min(1e-8).log()`, or work with log-probabilities.",
+    "std": "Do not take the standard deviation of a single or constant value; add an epsilon to the variance.",
+    **dict.fromkeys(
+        ("div", "__truediv__", "true_divide", "reciprocal"),
+        "Add an epsilon to the divisor, or skip the case in which it is 0.",
+    ),
+}
+
 
 @check(
     code="NUM004",
@@ -56,29 +68,31 @@ def nan_from_op(record: Record) -> Outcome:
     result = crash_of(record)
     if result is None:
         reason = exam.reason or exam.values.get("reason") or ""
-        return nan_from_op.not_judged(f"the first non-finite value was not found: {reason}")
+        return nan_from_op.not_judged(f"the first non-finite value could not be traced: {reason}")
     values = result.values
     if values.get("dtype") == "float16":
         return nan_from_op.clear("the value left the range of half precision")
     if values["op"] in EXPONENTIALS or (
         values["op"] in LOGARITHMS and PROBABILITIES & set(values.get("chain") or ())
     ):
-        return nan_from_op.clear("the op belongs to a softmax")
+        return nan_from_op.clear("the operation belongs to a softmax")
     if not calm(record, values):
-        return nan_from_op.clear("weights or loss had grown before")
+        return nan_from_op.clear("weights or loss had grown too large before")
     return nan_from_op.finding(
         evidence(f"non-finite results of {values['op']}", values["count"], 0, step=values["step"]),
         evidence("smallest divisor or argument", _smallest(values), step=values["step"]),
         evidence(
-            "largest weight",
+            "largest weight (expected: that of earlier steps)",
             values["largest_weight"],
             values.get("largest_weight_at_start"),
             noise=1.0,
         ),
         summary=(
-            f"{values['op']} at {place(values)} makes the first non-finite value, in the {values['phase']} pass of"
-            f" step {values['step']}, from finite input and calm weights"
+            f"{values['op']} at {place(values)} produces the first non-finite value, in the "
+            f"{values['phase']} pass of step {values['step']}, from finite input and weights "
+            "of normal size"
         ),
+        remedy=GUARDS.get(values["op"]),
         where=values["module"] or None,
         line=place(values),
         since_step=int(values["step"]),

@@ -26,7 +26,7 @@ UNDER_EPS_ALONE, EPS_NEVER = 0.95, 1e-3
 @check(
     code="OPT010",
     slug="adam-settings-bad",
-    title="Adam's betas or eps make its update meaningless",
+    title="Adam's betas or eps make its updates meaningless",
     needs=["optim.lr"],
     min_steps=8,
     of_optimizer=True,
@@ -51,7 +51,7 @@ def adam_settings_bad(record: Record) -> Outcome:
         return adam_settings_bad.not_judged("the optimizer's settings are not known")
     groups = [g for g in groups_of(record) if g.get("betas") is not None and "eps" in g]
     if not groups:
-        return adam_settings_bad.not_applicable("no optimizer with betas is in use")
+        return adam_settings_bad.not_applicable("no optimizer with betas is used")
     oddities = [text for g in groups if (text := _oddity(g, _share_under_eps(record)))]
     if not oddities:
         return adam_settings_bad.clear("betas and eps are in the usual range")
@@ -64,8 +64,8 @@ def adam_settings_bad(record: Record) -> Outcome:
         evidence("eps", eps, 1e-8),
     ]
     if np.isfinite(share):
-        items.append(evidence("share of entries whose sqrt(v) is under eps", share, 0.0))
-    summary = f"Adam cannot work as it is set: {oddities[0]}"
+        items.append(evidence("share of entries whose sqrt(v) is below eps", share, 0.0))
+    summary = f"Adam cannot work with these settings: {oddities[0]}"
     trial = Experiment.of(result)
     if trial is not None and trial.faithful:
         if not trial.wins("usual Adam settings"):
@@ -81,7 +81,7 @@ def adam_settings_bad(record: Record) -> Outcome:
             *items, grade="statistic", summary=summary, since_step=0, wants=wants
         )
     if result is None:
-        return adam_settings_bad.not_judged("the usual settings have not been tried", wants=EXAM)
+        return adam_settings_bad.not_judged("the usual settings were not tried", wants=EXAM)
     return adam_settings_bad.not_judged("the usual settings could not be tried")
 
 
@@ -97,13 +97,13 @@ def _oddity(group: dict[str, object], under_eps: float) -> str | None:
     first, second = (float(beta) for beta in group["betas"][:2])  # type: ignore[index]
     eps = float(group["eps"])  # type: ignore[arg-type]
     if first > second and first >= REVERSED_FIRST:
-        return f"betas ({first:g}, {second:g}) are in reverse order"
+        return f"betas ({first:g}, {second:g}) are swapped"
     if not FIRST[0] <= first <= FIRST[1]:
         return f"beta1 = {first:g} averages the gradient over {1 / (1 - first):.0f} steps"
     if not SECOND[0] <= second <= SECOND[1]:
-        return f"beta2 = {second:g} is far from 0.95 .. 0.999"
+        return f"beta2 = {second:g} is far from the usual 0.95 to 0.999"
     if eps > EPS_USUAL and under_eps > UNDER_EPS:
-        return f"eps = {eps:g} is above {under_eps:.0%} of the denominators it guards"
+        return f"eps = {eps:g} is larger than {under_eps:.0%} of the denominators it is added to"
     if eps > EPS_USUAL and np.isnan(under_eps):
         return f"eps = {eps:g} is far above the usual 1e-8"  # moments that could not be read
     return None

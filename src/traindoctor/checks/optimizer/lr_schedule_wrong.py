@@ -36,12 +36,12 @@ APART, CHANGES = 2.0, 8
 @check(
     code="OPT004",
     slug="lr-schedule-wrong",
-    title="The learning rate does not follow the course it was meant to",
+    title="The learning rate does not follow the intended schedule",
     needs=["optim.lr"],
     min_steps=20,
     of_optimizer=True,
     law=laws.RULE,
-    undecided="the same run at another rate could not be tried",
+    undecided="the run could not be repeated with another learning rate",
     explains=(
         "lr-too-low",
         "lr-too-high",
@@ -76,8 +76,8 @@ def lr_schedule_wrong(record: Record) -> Outcome:
             return found
     dead = _dead(record, trace, schedules)
     if dead is None and record.fact("optimizer.groups") is None:
-        return lr_schedule_wrong.not_judged("which course was meant is not known")
-    return dead or lr_schedule_wrong.clear("the rate follows its schedule, or has none")
+        return lr_schedule_wrong.not_judged("the intended schedule is not known")
+    return dead or lr_schedule_wrong.clear("the learning rate follows its schedule, or is constant")
 
 
 def _other_optimizer(
@@ -90,9 +90,15 @@ def _other_optimizer(
         return None
     return lr_schedule_wrong.finding(
         evidence("steps of the scheduler", worst["calls"]),
-        evidence("steps of the optimizer it drives", 0, worst["calls"]),
-        summary=f"{worst['class']} drives an optimizer that never steps: the one that does keeps its rate",
-        remedy="Build the scheduler on the optimizer that is stepped, after the last time it is built.",
+        evidence("steps of the optimizer it is built on", 0, worst["calls"]),
+        summary=(
+            f"{worst['class']} is built on an optimizer that never steps; the one that does "
+            "keeps its learning rate"
+        ),
+        remedy=(
+            "Build the scheduler on the optimizer that is stepped, after that optimizer was "
+            "last rebuilt."
+        ),
         since_step=worst["since_step"],
         grade="exact",
     )
@@ -130,10 +136,16 @@ def _one_for_all(
         return None
     told = ", ".join(f"{rate:.3g}" for rate in sorted(set(given.tolist())))
     return lr_schedule_wrong.finding(
-        evidence("highest over lowest rate that the groups were given", ratio),
-        evidence("highest over lowest rate that they have", 1.0, ratio),
-        summary=f"The groups were given different rates ({told}), and the schedule writes one rate into all of them",
-        remedy="Keep each group's own rate and multiply it: `group['lr'] = group['initial_lr'] * factor(step)`.",
+        evidence("ratio of highest to lowest learning rate the groups were given", ratio),
+        evidence("ratio of highest to lowest learning rate they have", 1.0, ratio),
+        summary=(
+            f"The parameter groups were given different learning rates ({told}), and the "
+            "schedule writes one rate into all of them"
+        ),
+        remedy=(
+            "Keep each group's own learning rate and scale it: `group['lr'] = "
+            "group['initial_lr'] * factor(step)`."
+        ),
         since_step=int(table.steps[0]),
         grade="statistic",
     )
@@ -148,7 +160,7 @@ def _zero(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
     return lr_schedule_wrong.finding(
         evidence("highest learning rate of the run", 0.0, meant if meant else "above 0"),
         evidence("steps", len(trace.series)),
-        summary=f"The rate is 0 at every step: {kind} sets it so, and nothing is learned",
+        summary=f"The learning rate is 0 at every step: {kind} sets it, and nothing is learned",
         since_step=int(trace.series.steps[0]),
         grade="exact",
     )
@@ -173,7 +185,10 @@ def _stuck(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) ->
     return lr_schedule_wrong.finding(
         evidence("highest learning rate of the run", highest, float(meant)),
         evidence("scheduler steps per optimizer step", calls / len(trace.series), 1.0),
-        summary=f"The rate never warms up: the scheduler {how}, the rate stays at {highest:.3g} of {meant:.3g}",
+        summary=(
+            f"The learning rate never warms up: the scheduler {how}, and the rate stays at "
+            f"{highest:.3g} of {meant:.3g}"
+        ),
         since_step=0,
         grade="exact",
     )
@@ -188,10 +203,18 @@ def _squared(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) 
         return None
     return lr_schedule_wrong.finding(
         evidence("highest learning rate of the run", trace.peak, float(meant)),
-        evidence("the same over the rate it was built for", trace.peak / meant, 1.0),
-        summary=f"The rate never comes above {trace.peak:.3g}, the square of {meant:.3g}: {schedules[0]['class']} "
-        "multiplies the optimizer's rate by what its function gives, and that gives a rate",
-        remedy="Let the function of a LambdaLR give factors between 0 and 1, or build the optimizer with `lr=1.0`.",
+        evidence(
+            "the same, relative to the learning rate it was built with", trace.peak / meant, 1.0
+        ),
+        summary=(
+            f"The learning rate never exceeds {trace.peak:.3g}, the square of {meant:.3g}: "
+            f"{schedules[0]['class']} multiplies the optimizer's rate by what its function "
+            "returns, and that returns a rate instead of a factor"
+        ),
+        remedy=(
+            "Let the LambdaLR function return factors between 0 and 1, or build the "
+            "optimizer with `lr=1.0`."
+        ),
         since_step=int(trace.series.steps[0]),
         grade="exact",
     )
@@ -212,10 +235,12 @@ def _runaway(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) 
         return None
     return lr_schedule_wrong.finding(
         evidence("learning rate at the end", trace.series.last, float(meant)),
-        evidence("factor of each change", float(np.median(changes)), 1.0),
+        evidence("factor per change", float(np.median(changes)), 1.0),
         grade="statistic",
-        summary=f"The rate grows by {np.median(changes):.3g} each time, from {meant:.3g} to "
-        f"{trace.series.last:.3g}, and the loss rises with it",
+        summary=(
+            f"The learning rate grows by a factor of {np.median(changes):.3g} each time, "
+            f"from {meant:.3g} to {trace.series.last:.3g}, and the loss rises with it"
+        ),
         remedy="Give the scheduler a factor below 1.",
         since_step=int(trace.series.steps[0]),
     )
@@ -233,7 +258,7 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
     items = [
         evidence("learning rate at the end", trace.series.last, trace.peak, step=since),
         evidence(
-            "share of the run with a rate under a thousandth of its peak",
+            "share of the run with a learning rate under a thousandth of its peak",
             (last - since) / last,
             0.0,
         ),
@@ -242,23 +267,26 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
         items.append(evidence("scheduler steps per optimizer step", calls / len(trace.series)))
     kind = schedules[0]["class"] if schedules else "the schedule"
     summary = (
-        f"The rate falls from {trace.peak:.3g} to {trace.series.last:.2g}: it is gone from step {since} on, "
-        f"{last - since} of {last - begun} steps train nothing ({kind} was stepped {calls} times)"
+        f"The learning rate falls from {trace.peak:.3g} to {trace.series.last:.2g}: from "
+        f"step {since} on it is next to zero and {last - since} of {last - begun} steps "
+        f"train nothing ({kind} was stepped {calls} times)"
     )
     result = record.exam(EXAM)
     trial = Experiment.of(result)
     if result is None:
         return lr_schedule_wrong.not_judged(
-            "whether the loss could still fall has not been tried", wants=EXAM
+            "whether the loss can still fall was not tested", wants=EXAM
         )
     if trial is not None and trial.faithful and trial.has("highest rate"):
         if not trial.wins("highest rate"):
-            return lr_schedule_wrong.clear("the highest rate does not lower the loss any further")
-        items.append(trial.evidence("highest rate", "the highest rate of the run"))
+            return lr_schedule_wrong.clear(
+                "the highest learning rate does not lower the loss any further"
+            )
+        items.append(trial.evidence("highest rate", "the highest learning rate of the run"))
         return lr_schedule_wrong.finding(
             *items, summary=summary, since_step=since, grade="experiment"
         )
     reached = course_of(record)
     if reached is None or reached.learned or math.isnan(reached.last):
-        return lr_schedule_wrong.not_judged("whether the loss could still fall could not be tried")
+        return lr_schedule_wrong.not_judged("whether the loss can still fall could not be tested")
     return lr_schedule_wrong.finding(*items, grade="statistic", summary=summary, since_step=since)

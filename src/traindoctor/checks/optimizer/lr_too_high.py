@@ -16,15 +16,16 @@ FIRST = 40
 # Steps of a run that has had the time to get on: healthy ones leave the level of frequencies within 30 to 100.
 MANY = 100
 SHARES = {"lr/3": "a third", "lr/10": "a tenth", "lr/100": "a hundredth"}
+PARTS = {"lr/3": 1 / 3, "lr/10": 1 / 10, "lr/100": 1 / 100}
 
 
 @check(
     code="OPT001",
     slug="lr-too-high",
-    title="The learning rate is too high: the same run with a lower rate learns",
+    title="The learning rate is too high: with a lower one the same run learns",
     needs=["optim.lr"],
     min_steps=8,
-    undecided="the gain of a lower rate is too small to be sure",
+    undecided="the gain from a lower learning rate is too small to be sure",
     explains=("nan-from-op", *TOO_LONG, *NOT_LEARNING),
 )
 def lr_too_high(record: Record) -> Outcome:
@@ -49,7 +50,7 @@ def lr_too_high(record: Record) -> Outcome:
     runs that blow up and 0.1 in healthy ones.
     """
     if is_log(record):
-        return lr_too_high.not_judged("a log cannot be run again at another rate")
+        return lr_too_high.not_judged("a log cannot be repeated with another learning rate")
     if two_signs(record):
         return lr_too_high.not_judged(NO_MEASURE)
     reached = course_of(record)
@@ -63,12 +64,16 @@ def lr_too_high(record: Record) -> Outcome:
     if result is None:
         if reached is not None and reached.learned_well:
             return lr_too_high.clear(reached.how_far)
-        return lr_too_high.not_judged("the same run at a lower rate has not been tried", wants=EXAM)
+        return lr_too_high.not_judged(
+            "the run was not repeated with a lower learning rate", wants=EXAM
+        )
     trial = Experiment.of(result)
     if trial is None:
         return lr_too_high.not_judged(result.reason, wants=EXAM)
     if not trial.faithful:
-        return lr_too_high.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
+        return lr_too_high.not_judged(
+            f"the repeated steps differ from the run's own losses by {trial.fidelity:.2g}"
+        )
     share = _share_that_learns(trial)
     unstable = trial.breaks_sometimes or (reached is not None and reached.spiked)
     if share is None and unstable:
@@ -80,7 +85,7 @@ def lr_too_high(record: Record) -> Outcome:
         if outcome is not None:
             return outcome
     if share is None:
-        return lr_too_high.clear("a lower rate does not learn better")
+        return lr_too_high.clear("a lower learning rate does not learn better")
     return too_high(record, reached, trial, share)
 
 
@@ -88,7 +93,9 @@ def by_many_steps(record: Record, reached: Course | None) -> Outcome | None:
     """What more steps than the other experiments make say; None where they do not speak against the rate."""
     result = record.exam(LONG)
     if result is None:
-        return lr_too_high.not_judged("more steps at a lower rate have not been tried", wants=LONG)
+        return lr_too_high.not_judged(
+            "more steps at a lower learning rate were not tried", wants=LONG
+        )
     trial = Experiment.of(result)
     if trial is None or reached is None or not trial.faithful:
         return None
@@ -99,23 +106,32 @@ def by_many_steps(record: Record, reached: Course | None) -> Outcome | None:
 def too_high(record: Record, reached: Course | None, trial: Experiment, share: str) -> Outcome:
     """A share of the rate learns where the run does not: is it the rate, and nothing else?"""
     if reached is not None and reached.solved:
-        return lr_too_high.clear("next to nothing is left of the loss")
+        return lr_too_high.clear("the loss is already next to zero")
     if trial.outdone(reached, SHARES):
-        return lr_too_high.clear("the run came as far by itself")
+        return lr_too_high.clear("the run itself got as far")
     if trial.warmup_cures and not warms_up(record):
-        return lr_too_high.clear("with a warm-up the same rate learns as well")
+        return lr_too_high.clear("with a warm-up the same learning rate learns as well")
     if trial.clipping_cures(first_norm(record)):
-        return lr_too_high.clear("with clipped gradients the same rate learns far better")
+        return lr_too_high.clear("with gradient clipping the same learning rate learns far better")
     rate = record["optim.lr"]
     tried = [name for name in SHARES if name in trial.variants and not trial.blown[name]]
     best = min(tried, key=lambda name: trial.variants[name])
     return lr_too_high.finding(
-        *(trial.evidence(name, f"{SHARES[name]} of the rate") for name in {best: 0, share: 0}),
+        *(
+            trial.evidence(name, f"{SHARES[name]} of the learning rate")
+            for name in {best: 0, share: 0}
+        ),
         evidence("learning rate", float(rate.values.max())),
         grade="experiment" if trial.wins(share) else "statistic",
-        summary=f"The learning rate ({rate.values.max():.3g}) is too high: from the same start, on the same "
-        f"batches, {SHARES[best]} of it reaches {trial.variants[best]:.3f} where the run "
-        f"{f'is at {trial.control:.3f}' if math.isfinite(trial.control) else 'breaks'}",
+        summary=(
+            f"The learning rate ({rate.values.max():.3g}) is too high: from the same weights "
+            f"and on the same batches, {SHARES[best]} of it reaches a loss of "
+            f"{trial.variants[best]:.3f} where this run {(f'is at {trial.control:.3f}' if math.isfinite(trial.control) else 'breaks')}"
+        ),
+        remedy=(
+            f"Set the learning rate to about {rate.values.max() * PARTS[best]:.2g}. A "
+            "warm-up and clipping the gradient norm at 1 allow a higher one."
+        ),
         since_step=trial.start,
     )
 

@@ -35,10 +35,10 @@ AT_GUESS, GUESSES = 0.1, 10
 @check(
     code="OPT003",
     slug="lr-too-low",
-    title="The learning rate is far too low: steps of many times the length learn as many times faster",
+    title="The learning rate is far too low: many times as much learns many times faster",
     needs=["optim.lr"],
     min_steps=20,
-    undecided="the gain of a higher rate is too small to be sure",
+    undecided="the gain from a higher learning rate is too small to be sure",
     explains=NOT_LEARNING,
 )
 def lr_too_low(record: Record) -> Outcome:
@@ -56,18 +56,20 @@ def lr_too_low(record: Record) -> Outcome:
     customary there), and when a higher rate gains only a few times as much: a short step is not a wrong step.
     """
     if is_log(record):
-        return lr_too_low.not_judged("a log cannot be run again at another rate")
+        return lr_too_low.not_judged("a log cannot be repeated with another learning rate")
     if two_signs(record):
         return lr_too_low.not_judged(NO_MEASURE)
     trace = rate_trace(record)
     if trace is None:
         return lr_too_low.not_judged("the learning rate is not known")
     if trace.rising:
-        return lr_too_low.clear("the rate is still rising")
+        return lr_too_low.clear("the learning rate is still rising")
     reached = course_of(record)
     behind = -reached.below_unigram if reached is not None and reached.finite else math.nan
     if trace.decayed and not behind > OVER_FREQUENCIES:
-        return lr_too_low.clear("the rate is at the end of a decay: its schedule is judged instead")
+        return lr_too_low.clear(
+            "the learning rate is at the end of a decay, so its schedule is judged instead"
+        )
     rate = trace.peak if trace.decayed else trace.series.last
     ratio = record.get("update.ratio")
     ratio_seen = ratio.tail(max(3, len(ratio) // 2)).median() if ratio is not None else math.nan
@@ -79,25 +81,27 @@ def lr_too_low(record: Record) -> Outcome:
         moved = ratio_seen * record.num_steps
         return nowhere(record, rate, moved) or lr_too_low.not_judged(result.reason, wants=EXAM)
     if trace.decayed and trace.highest(trial.start, trial.start + trial.steps) < 0.5 * trace.peak:
-        return lr_too_low.clear("the rate is at the end of a decay: its schedule is judged instead")
+        return lr_too_low.clear(
+            "the learning rate is at the end of a decay, so its schedule is judged instead"
+        )
     if not trial.faithful or trial.control_blown:
-        return lr_too_low.not_judged("the replay does not follow the run")
+        return lr_too_low.not_judged("the repeated steps do not follow the run")
     if (record.fact("optimizer.coverage") or {}).get("trained_before"):
-        return lr_too_low.not_judged("the run starts from trained weights")
+        return lr_too_low.not_judged("the run starts from pretrained weights")
     return by_trial(record, trial, rate, ratio_seen, reached)
 
 
 def worth_a_trial(record: Record, ratio_seen: float, reached: Course | None) -> Outcome:
     """Before anything was tried: only a run that does not learn, by steps that are short, is worth it."""
     if ratio_seen >= LONG_ENOUGH:
-        return lr_too_low.clear(f"steps move the weights by {ratio_seen:.1g} of their norm")
+        return lr_too_low.clear(f"each step changes the weights by {ratio_seen:.1g} of their norm")
     if reached is not None and reached.learned:
         return lr_too_low.clear(reached.how_far)
     if (record.fact("optimizer.coverage") or {}).get("trained_before"):
-        return lr_too_low.not_judged("the run starts from trained weights")
+        return lr_too_low.not_judged("the run starts from pretrained weights")
     if reached is None or not reached.finite:
         return lr_too_low.not_judged("the loss is not finite")
-    return lr_too_low.not_judged("the same run at a higher rate has not been tried", wants=EXAM)
+    return lr_too_low.not_judged("the run was not repeated with a higher learning rate", wants=EXAM)
 
 
 def nowhere(record: Record, rate: float, moved: float) -> Finding | None:
@@ -105,11 +109,16 @@ def nowhere(record: Record, rate: float, moved: float) -> Finding | None:
     if not at_a_guess(record) or not moved < MOVED_NOWHERE:
         return None
     return lr_too_low.finding(
-        evidence("way of the weights in all steps, over their norm", moved, "above 0.1"),
+        evidence(
+            "distance the weights moved in all steps, relative to their norm", moved, "above 0.1"
+        ),
         evidence("learning rate", rate),
         grade="statistic",
-        summary=f"The learning rate ({rate:.3g}) moves the weights by {moved:.1g} of their norm "
-        f"in all {record.num_steps} steps, and the loss is still that of a blind guess",
+        summary=(
+            f"The learning rate ({rate:.3g}) changes the weights by only {moved:.1g} of "
+            f"their norm in all {record.num_steps} steps, and the loss is still that of a "
+            "blind guess"
+        ),
         since_step=0,
     )
 
@@ -121,14 +130,14 @@ def by_trial(
     behind = -reached.below_unigram if reached is not None and reached.finite else math.nan
     faster = [name for name in trial.variants if name.startswith("lr*") and trial.wins(name)]
     if not faster:
-        return lr_too_low.clear("a higher rate does not learn faster")
+        return lr_too_low.clear("a higher learning rate does not learn faster")
     best = max(faster, key=trial.gain)
     own = max(trial.before - trial.control, trial.noise)
     gains = trial.gain(best) / own
     change = trial.extra.get("kl_per_update")
     nothing = isinstance(change, float) and change < KL_NOTHING
     if not nothing and ratio_seen >= LONG_ENOUGH:
-        return lr_too_low.clear(f"steps move the weights by {ratio_seen:.1g} of their norm")
+        return lr_too_low.clear(f"each step changes the weights by {ratio_seen:.1g} of their norm")
     crawls = (
         ratio_seen < LONG_ENOUGH
         and reached is not None
@@ -136,22 +145,28 @@ def by_trial(
         and trial.gain(best) > WAY_TO_FREQUENCIES * (trial.before - reached.last + behind)
     )
     if crawls and not nothing and record.num_steps < STEPS_FOR_FREQUENCIES:
-        return lr_too_low.not_judged(f"{record.num_steps} steps are too few to call it slow")
+        return lr_too_low.not_judged(f"{record.num_steps} steps are too few to call the run slow")
     if gains < (GAIN_RATIO if nothing or crawls else GAIN_RATIO_ALONE):
-        return lr_too_low.clear(f"a higher rate gains only {gains:.1f} times as much")
+        return lr_too_low.clear(
+            f"a higher learning rate lowers the loss only {gains:.1f} times as far"
+        )
     items = [
-        trial.evidence(best, f"the rate times {best.removeprefix('lr*')}"),
-        evidence("gain at the higher rate over the run's own", gains, 1.0),
+        trial.evidence(best, f"the learning rate times {best.removeprefix('lr*')}"),
+        evidence("gain at the higher learning rate relative to the run's own", gains, 1.0),
     ]
     if crawls:
-        items.append(evidence("loss above that of frequencies alone, nats", behind, 0.0))
+        items.append(evidence("loss above that of token frequencies alone, nats", behind, 0.0))
     if isinstance(change, float):
-        items.append(evidence("KL of one update, nats per position", change, step=trial.start))
+        items.append(
+            evidence("KL divergence of one update, nats per position", change, step=trial.start)
+        )
     return lr_too_low.finding(
         *items,
         grade="experiment" if nothing or crawls else "statistic",
-        summary=f"The learning rate ({rate:.3g}) is far too low: "
-        f"{best.removeprefix('lr*')} times of it gains {gains:.0f} times as much in {trial.steps} steps",
+        summary=(
+            f"The learning rate ({rate:.3g}) is far too low: {best.removeprefix('lr*')} "
+            f"times as much lowers the loss {gains:.0f} times as far in {trial.steps} steps"
+        ),
         since_step=0,
     )
 

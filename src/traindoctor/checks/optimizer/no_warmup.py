@@ -15,7 +15,9 @@ LONG = "experiment_rate_long"
 @check(
     code="OPT002",
     slug="no-warmup",
-    title="The full learning rate from the first step breaks the run; with a warm-up the same rate is fine",
+    title=(
+        "Starting at the full learning rate breaks the run; with a warm-up the same rate is fine"
+    ),
     needs=["optim.lr"],
     min_steps=8,
     explains=("lr-too-high", "nan-from-op", *TOO_LONG, *NOT_LEARNING),
@@ -35,9 +37,9 @@ def no_warmup(record: Record) -> Outcome:
     if two_signs(record):
         return no_warmup.not_judged(NO_MEASURE)
     if warms_up(record):
-        return no_warmup.clear("the rate rises from its first step on")
+        return no_warmup.clear("the learning rate rises from the first step on")
     if is_log(record):
-        return no_warmup.not_judged("a log cannot be run again at another rate")
+        return no_warmup.not_judged("a log cannot be repeated with another learning rate")
     reached = course_of(record)
     result = record.exam(EXAM)
     trial = Experiment.of(result)
@@ -46,9 +48,11 @@ def no_warmup(record: Record) -> Outcome:
             return no_warmup.clear("the loss falls from the start")
         if result is not None:
             return no_warmup.not_judged(result.reason, wants=EXAM)
-        return no_warmup.not_judged("a warm-up has not been tried", wants=EXAM)
+        return no_warmup.not_judged("a warm-up was not tried", wants=EXAM)
     if not trial.faithful:
-        return no_warmup.not_judged(f"the replay misses the run's losses by {trial.fidelity:.2g}")
+        return no_warmup.not_judged(
+            f"the repeated steps differ from the run's own losses by {trial.fidelity:.2g}"
+        )
     longer = Experiment.of(record.exam(LONG))
     if longer is not None and reached is not None and longer.speaks_for(reached, "warmup"):
         trial = longer
@@ -57,17 +61,21 @@ def no_warmup(record: Record) -> Outcome:
     if not trial.wins("warmup"):
         return no_warmup.clear("a warm-up does not help")
     if not (trial.wins("lr/3") or trial.wins("lr/10")):
-        return no_warmup.clear("a lower rate does not help: the first steps are not too long")
+        return no_warmup.clear(
+            "a lower learning rate does not help, so the first steps are not too long"
+        )
     if reached is not None and reached.solved:
-        return no_warmup.clear("next to nothing is left of the loss")
+        return no_warmup.clear("the loss is already next to zero")
     if trial.outdone(reached, ["warmup"]):
-        return no_warmup.clear("the run came as far by itself")
+        return no_warmup.clear("the run itself got as far")
     if not trial.warmup_cures:
-        return no_warmup.clear("a lower rate helps much more than a warm-up")
+        return no_warmup.clear("a lower learning rate helps much more than a warm-up")
     return no_warmup.finding(
-        trial.evidence("warmup", "a warm-up to the same rate"),
+        trial.evidence("warmup", "a warm-up to the same learning rate"),
         grade="experiment",
-        summary="The full rate from the first step breaks the run: with a warm-up to the same rate it reaches "
-        f"{trial.variants['warmup']:.3f}",
+        summary=(
+            "Starting at the full learning rate breaks the run: with a warm-up to the same "
+            f"rate the loss reaches {trial.variants['warmup']:.3f}"
+        ),
         since_step=trial.start,
     )

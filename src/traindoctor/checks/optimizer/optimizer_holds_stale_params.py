@@ -15,7 +15,7 @@ LOOKS = 4
 @check(
     code="OPT006",
     slug="optimizer-holds-stale-params",
-    title="The optimizer holds tensors that are no longer the model's",
+    title="The optimizer holds tensors that the model no longer uses",
     law=laws.IN_USE,
     # The old tensors are stepped, cleared and perhaps clipped; the model's own are not.
     explains=(
@@ -45,26 +45,27 @@ def optimizer_holds_stale_params(record: Record) -> Outcome:
     if not coverage:
         return without_optimizer(optimizer_holds_stale_params, record)
     if coverage["looks"] < LOOKS:
-        return optimizer_holds_stale_params.not_judged("too few steps have been looked at")
+        return optimizer_holds_stale_params.not_judged("too few steps were looked at")
     stale, missing = coverage["stale"], coverage["missing"]
     if not stale or not missing:
         return optimizer_holds_stale_params.clear(
-            "every parameter of the optimizer is the model's or rests beside a complete set"
+            "the optimizer holds the model's current parameters"
         )
     pairs = [(old, new) for new in missing for old in stale if _alike(old, new)]
     if not pairs:
         return optimizer_holds_stale_params.not_judged(
-            "parameters without use in the optimizer resemble none that it lacks"
+            "unused parameters in the optimizer do not match any that it lacks"
         )
     old, new = pairs[0]
     return optimizer_holds_stale_params.finding(
-        evidence(
-            "parameters of the optimizer in no module that is called", coverage["num_stale"], 0
-        ),
-        evidence("parameters of the model in no optimizer", coverage["num_missing"], 0),
+        evidence("optimizer parameters in no module that is called", coverage["num_stale"], 0),
+        evidence("model parameters in no optimizer", coverage["num_missing"], 0),
         evidence("their share of the gradient norm", coverage["missing_share"], 0.0),
-        summary=f"The optimizer holds a tensor of shape {tuple(old['shape'])} that the model no longer uses, "
-        f"in place of {new['name']} {tuple(new['shape'])}: the model was changed after the optimizer was built",
+        summary=(
+            f"The optimizer holds a tensor of shape {tuple(old['shape'])} that the model no "
+            f"longer uses, instead of {new['name']} {tuple(new['shape'])}: the model was "
+            "changed after the optimizer was built"
+        ),
         where=new["name"],
         since_step=coverage.get("since", 0),
         grade="exact",

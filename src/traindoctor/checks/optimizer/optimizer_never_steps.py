@@ -56,6 +56,7 @@ def optimizer_never_steps(record: Record) -> Outcome:
             return optimizer_never_steps.finding(
                 evidence("share of steps that the gradient scaler skipped", share, 0.0),
                 summary=f"The gradient scaler skips {share:.0%} of the steps: gradients are never finite",
+                remedy="Find the operation that overflows in float16 and compute it in float32, or use bfloat16.",
                 since_step=int(skipped.steps[0]),
                 grade="exact",
             )
@@ -69,13 +70,14 @@ def optimizer_never_steps(record: Record) -> Outcome:
     if backwards < BACKWARDS:
         return optimizer_never_steps.not_judged(f"only {backwards} backward passes were seen")
     if stepping.get("weights_changed"):
-        return optimizer_never_steps.clear("the script changes its weights itself")
+        return optimizer_never_steps.clear("the script updates its weights itself")
     if stepping.get("weights_changed") is None:
-        return optimizer_never_steps.not_judged("the script may change its weights itself")
+        return optimizer_never_steps.not_judged("the script may update its weights itself")
     return optimizer_never_steps.finding(
-        evidence("optimizer steps", 0, f"one in at most {BACKWARDS} backward passes"),
+        evidence("optimizer steps", 0, f"at least one per {BACKWARDS} backward passes"),
         evidence("backward passes", backwards),
         summary=f"{backwards} backward passes and not one optimizer step: the weights never change",
+        remedy="Call `optimizer.step()` in a branch that is reached: an accumulation counter must not start again before it is full.",
         since_step=0,
         grade="exact",
     )
@@ -95,11 +97,14 @@ def thrown_away(record: Record) -> Outcome | None:
     if found.values.any() or not given.finite().values.any():
         return None
     return optimizer_never_steps.finding(
-        evidence("norm of the gradient when step is called", 0.0, given.finite().median()),
-        evidence("norm of the gradient after backward", given.finite().median()),
+        evidence("gradient norm when step is called", 0.0, given.finite().median()),
+        evidence("gradient norm after backward", given.finite().median()),
         evidence("steps looked at", len(found)),
-        summary="The gradient is gone when the optimizer steps: it is cleared between backward and step, and the "
-        "weights never follow it",
+        summary=(
+            "The gradient is gone when the optimizer steps: it is cleared between backward "
+            "and step, so the weights never follow it"
+        ),
+        remedy="Move `zero_grad()` before `backward()` or after `step()`.",
         since_step=int(found.steps[0]),
         grade="exact",
     )

@@ -17,7 +17,7 @@ INTERVAL = 200
 @check(
     code="OPT007",
     slug="optimizer-state-reset",
-    title="The optimizer's moments are thrown away again and again",
+    title="The optimizer's state is thrown away again and again",
     needs=["optim.state_reset"],
     min_steps=12,
     of_optimizer=True,
@@ -39,15 +39,17 @@ def optimizer_state_reset(record: Record) -> Outcome:
     resets = record["optim.state_reset"]
     lost = resets.where(lambda values: values > 0)
     if len(lost) < RESETS:
-        return optimizer_state_reset.clear(f"the state was lost {len(lost)} times")
+        return optimizer_state_reset.clear(f"the state was reset {len(lost)} times")
     interval = float(np.median(np.diff(lost.steps)))
     if interval > INTERVAL:
-        return optimizer_state_reset.clear(f"the state is renewed only every {interval:.0f} steps")
+        return optimizer_state_reset.clear(f"the state is reset only every {interval:.0f} steps")
     return optimizer_state_reset.finding(
-        evidence("steps that began with a lost state", len(lost), 0, step=int(lost.steps[0])),
-        evidence("steps between two losses", interval),
-        summary=f"The optimizer's state is thrown away every {interval:.0f} steps "
-        f"({len(lost)} times): its moments never fill",
+        evidence("steps that started without state", len(lost), 0, step=int(lost.steps[0])),
+        evidence("steps between two resets", interval),
+        summary=(
+            f"The optimizer's state is thrown away every {interval:.0f} steps ({len(lost)} "
+            "times), so its moments never build up"
+        ),
         since_step=int(lost.steps[0]),
         grade="exact",
     )

@@ -36,7 +36,7 @@ def params_not_in_optimizer(record: Record) -> Outcome:
     missing = [one for one in coverage["missing"] if one["looks_with_gradient"] >= LOOKS]
     if not missing:
         if coverage["looks"] < LOOKS:
-            return params_not_in_optimizer.not_judged("too few steps have been looked at")
+            return params_not_in_optimizer.not_judged("too few steps were looked at")
         return params_not_in_optimizer.clear(
             f"all {coverage['trainable']} trainable parameters are in an optimizer"
         )

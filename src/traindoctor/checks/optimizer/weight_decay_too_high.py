@@ -53,38 +53,42 @@ def weight_decay_too_high(record: Record) -> Outcome:
     if unknown is not None and (pull is None or pull.ratio < RATIO):
         return unknown
     if pull is None:
-        return weight_decay_too_high.clear("the optimizer has no weight decay, and nobody else has")
+        return weight_decay_too_high.clear("there is no weight decay")
     if pull.ratio < RATIO:
         return weight_decay_too_high.clear(
-            f"decay is {pull.ratio:.2g} of the gradient's term at most"
+            f"the decay term is at most {pull.ratio:.2g} times the gradient term"
         )
     went = course_of(record)
     if went is not None and went.solved:
         return weight_decay_too_high.clear(
-            f"under this decay the loss fell from {went.first:.3g} to {went.last:.3g}"
+            f"with this decay the loss fell from {went.first:.3g} to {went.last:.3g}"
         )
     for name in EXAMS:
         result = record.exam(name)
         if result is None:
             return weight_decay_too_high.not_judged(
-                "the run without decay has not been tried", wants=name
+                "the run was not repeated without weight decay", wants=name
             )
         trial = Experiment.of(result)
         if trial is None or not trial.faithful or not trial.wins("no decay"):
             continue
         return weight_decay_too_high.finding(
             trial.evidence("no decay", "no weight decay"),
-            evidence("decay term over the term beside it", pull.ratio),
+            evidence("decay term relative to the gradient term", pull.ratio),
             evidence("weight decay", pull.size),
             grade="experiment",
-            summary=f"{pull.words} rules the step "
-            f"({pull.ratio:.2g} times the gradient's term): without it the loss is "
-            f"{trial.variants['no decay']:.3f} instead of {trial.control:.3f} after {trial.steps} steps",
+            summary=(
+                f"{pull.words} outweighs the gradient {pull.ratio:.2g} times over: without it "
+                f"the loss is {trial.variants['no decay']:.3f} instead of {trial.control:.3f} "
+                f"after {trial.steps} steps"
+            ),
             since_step=trial.start,
         )
     if not any(done_exam(record, name) for name in EXAMS):
-        return weight_decay_too_high.not_judged("the run without decay could not be tried")
-    return weight_decay_too_high.clear("without decay the run is no better")
+        return weight_decay_too_high.not_judged(
+            "the run could not be repeated without weight decay"
+        )
+    return weight_decay_too_high.clear("without weight decay the run is no better")
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def by_setting(record: Record) -> Pull | NotJudged | None:
         # Every optimizer of torch that can decay has the setting, be it 0. Another one may call it anything.
         if any("weight_decay" not in group for group in groups_of(record)):
             return weight_decay_too_high.not_judged(
-                "the optimizer has no setting `weight_decay`: what its own rule takes off the weights is not known"
+                "the optimizer has no `weight_decay` setting; what its own rule does is not known"
             )
         return None
     ratio = record.get("decay.ratio")
@@ -121,10 +125,10 @@ def by_hand(record: Record) -> Pull | NotJudged | None:
     result = done_exam(record, "outside_changes")
     if worth_asking(record, "outside_changes"):
         return weight_decay_too_high.not_judged(
-            "whether the script shrinks its weights itself is not known", wants="outside_changes"
+            "it is not known whether the script decays its weights by hand", wants="outside_changes"
         )
     if result is None or not result.values["tensors"]:
         return None
     lost = 1 - float(result.values["factor"])
-    words = f"Decay by hand (each step takes {lost:.2g} of the weights)"
+    words = f"Hand-written decay (each step takes {lost:.2g} of the weights)"
     return Pull(words, lost, float(result.values["ratio"]))

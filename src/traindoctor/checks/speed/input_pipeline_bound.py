@@ -22,7 +22,7 @@ WARM_UP = 4
     title="The step waits for its data",
     needs=["time.step", "time.data", "time.loader"],
     min_steps=12,
-    undecided="a faster pipeline was not tried",
+    undecided="a faster input pipeline was not tried",
     costs_only_time=True,
 )
 def input_pipeline_bound(record: Record) -> Outcome:
@@ -45,7 +45,7 @@ def input_pipeline_bound(record: Record) -> Outcome:
         return input_pipeline_bound.not_judged("too few steps without an evaluation in between")
     wait, load, seconds = (float(np.median(x)) for x in (waiting, loading, step))
     if wait < SHARE or wait * seconds < LEAST_SECONDS:
-        return input_pipeline_bound.clear(f"the step waits {100 * wait:.0f} % of its time for data")
+        return input_pipeline_bound.clear(f"the step waits for data {100 * wait:.0f} % of its time")
     spread = float(np.subtract(*np.percentile(waiting, [75, 25]))) / 2
     in_loader = load >= SHARE
     if not in_loader and (wait < OWN_SHARE or wait * seconds < OWN_SECONDS):
@@ -56,7 +56,7 @@ def input_pipeline_bound(record: Record) -> Outcome:
     return input_pipeline_bound.finding(
         evidence("share of the step before the forward pass", wait, 0.0, noise=max(spread, 0.01)),
         evidence(
-            "share of the step inside DataLoader.__next__", load, 0.0, noise=max(spread, 0.01)
+            "share of the step spent in DataLoader.__next__", load, 0.0, noise=max(spread, 0.01)
         ),
         evidence("seconds of a step", seconds),
         grade="statistic",

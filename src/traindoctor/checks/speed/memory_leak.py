@@ -27,6 +27,9 @@ A_STEP, EXPLAINED = 0.5, 0.5
 # A graph that one tensor holds, over the operations of a step: about 1 in a sound run, which keeps its last loss.
 GRAPHS_LONG = 4.0
 
+# What is measured, in the order in which it is looked at.
+MEMORY = {"memory.cuda": "GPU memory", "memory.rss": "memory of the process"}
+
 
 @check(
     code="SPD004",
@@ -34,7 +37,7 @@ GRAPHS_LONG = 4.0
     title="Memory grows from step to step",
     needs=["graphs.old"],
     min_steps=12,
-    undecided="what is kept alive may be kept on purpose",
+    undecided="the tensors may be kept alive on purpose",
     costs_only_time=True,
 )
 def memory_leak(record: Record) -> Outcome:
@@ -58,10 +61,14 @@ def memory_leak(record: Record) -> Outcome:
         growth = bytes_per_step(record)
         since = int(old.steps[np.argmax(old.values > 0)])
         return memory_leak.finding(
-            evidence("graphs alive after more than 8 steps", int(old.values[-1]), 0, step=since),
+            evidence(
+                "autograd graphs alive after more than 8 steps", int(old.values[-1]), 0, step=since
+            ),
             *([evidence("memory growth in bytes per step", growth)] if growth else []),
-            summary=f"{int(old.values[-1])} autograd graphs of past steps are kept alive, and their number "
-            "still rises",
+            summary=(
+                f"{int(old.values[-1])} autograd graphs of past steps are kept alive, and their "
+                "number keeps rising"
+            ),
             since_step=since,
             grade="exact",
         )
@@ -80,7 +87,7 @@ def bytes_per_step(record: Record) -> float | None:
 
 def bytes_alone(record: Record) -> Outcome | None:
     """Tensors kept without a graph: at most possible."""
-    for name in ("memory.cuda", "memory.rss"):
+    for name in MEMORY:
         memory = record.get(name)
         if memory is None or len(memory) < BYTES_STEPS:
             continue
@@ -93,7 +100,7 @@ def bytes_alone(record: Record) -> Outcome | None:
         steady = slopes[0] > 0 and slopes[1] >= BYTES_PACE * slopes[0]
         asked = slopes[0] > 0 and slopes[1] >= ASKED_PACE * slopes[0]
         if grown and asked and share > BYTES_SHARE:
-            growth = evidence(f"growth of {name} per step, in bytes", slopes[1], 0.0)
+            growth = evidence(f"growth of the {MEMORY[name]} per step, in bytes", slopes[1], 0.0)
             census = record.exam("kept_tensors")
             if census is not None and census.done:
                 found = kept(census.values, slopes[1])
@@ -101,14 +108,14 @@ def bytes_alone(record: Record) -> Outcome | None:
                     return memory_leak.finding(found[0], growth, summary=found[1], grade="exact")
             if not steady and census is None:
                 return memory_leak.not_judged(
-                    "memory grows, and what is alive was not counted", wants="kept_tensors"
+                    "memory grows, and live tensors were not counted", wants="kept_tensors"
                 )
             if not steady:
                 continue
             return memory_leak.finding(
                 growth,
                 grade="curve",
-                summary=f"{name} grows by {slopes[1] / 2**20:.1f} MiB per step and does not slow down",
+                summary=f"the {MEMORY[name]} grows by {slopes[1] / 2**20:.1f} MiB per step and does not slow down",
                 wants="kept_tensors",
             )
     return None
@@ -119,16 +126,18 @@ def kept(census: Mapping[str, Any], per_step: float) -> tuple[Evidence, str] | N
     steps, nodes, ops = census["steps"], census["graph_nodes"], census["step_ops"]
     if ops and nodes > GRAPHS_LONG * ops and nodes > steps:
         return (
-            evidence("nodes of the longest autograd graph alive", nodes, f"about {ops} a step"),
-            f"a tensor is kept whose autograd graph reaches back through many steps: {nodes} nodes, where a step "
-            f"has {ops} operations",
+            evidence("nodes of the longest live autograd graph", nodes, f"about {ops} a step"),
+            (
+                "a tensor is kept alive whose autograd graph reaches back through many steps: "
+                f"{nodes} nodes, while one step has {ops} operations"
+            ),
         )
     for group in census["shapes"]:
         each = group["bytes"] / max(1, group["number"])
         if group["number"] >= A_STEP * steps and group["bytes"] >= EXPLAINED * per_step * steps:
             shape = tuple(group["shape"])
             return (
-                evidence(f"tensors of shape {shape} alive", group["number"], "a few"),
+                evidence(f"live tensors of shape {shape}", group["number"], "a few"),
                 f"{group['number']} tensors of shape {shape} are kept alive after {steps} steps, {each / 2**20:.1f} "
                 "MiB each: that is what memory grows by",
             )

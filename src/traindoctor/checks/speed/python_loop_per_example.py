@@ -15,7 +15,7 @@ GAIN = 2.0
 @check(
     code="SPD002",
     slug="python-loop-per-example",
-    title="A batch is worked through one example at a time",
+    title="The batch is processed one example at a time",
     needs=["forward.calls"],
     min_steps=4,
     explains=("input-pipeline-bound", "sync-every-step"),
@@ -40,15 +40,18 @@ def python_loop_per_example(record: Record) -> Outcome:
     if inside is not None:  # the loop stands in the model's own forward
         calls, batch = float(inside), 1.0
     if np.isnan(batch) and calls >= CALLS:
-        return python_loop_per_example.not_judged("no call of the model is given a tensor")
+        return python_loop_per_example.not_judged("no call of the model gets a tensor")
     if calls < CALLS or batch > 1:
-        passes = f"{calls:.0f} forward pass{'' if calls == 1 else 'es'} a step"
+        passes = f"{calls:.0f} forward pass{('' if calls == 1 else 'es')} per step"
         each = "" if np.isnan(batch) else f", {batch:.0f} examples each"
         return python_loop_per_example.clear(passes + each)
     result = record.exam("batched_forward")
     if result is None:
         return python_loop_per_example.not_judged(
-            f"{calls:.0f} forward passes of one example a step: the gain of one batch has not been measured",
+            (
+                f"{calls:.0f} single-example forward passes per step; the gain of batching them "
+                "was not measured"
+            ),
             wants="batched_forward",
         )
     if not result.done:
@@ -60,10 +63,12 @@ def python_loop_per_example(record: Record) -> Outcome:
     if gain - spread < GAIN:
         return python_loop_per_example.clear(f"one batch would be only {gain:.1f} times as fast")
     return python_loop_per_example.finding(
-        evidence("time one by one over time as a batch", gain, 1.0, noise=max(spread, 0.05)),
-        evidence("forward passes of one example per step", float(np.round(calls, 1)), 1),
+        evidence("time one by one relative to one batch", gain, 1.0, noise=max(spread, 0.05)),
+        evidence("single-example forward passes per step", float(np.round(calls, 1)), 1),
         grade="experiment",
-        summary=f"each step calls the model {calls:.0f} times with one example; as one batch they take "
-        f"{gain:.1f} times less",
+        summary=(
+            f"each step calls the model {calls:.0f} times with one example; as one batch "
+            f"that would be {gain:.1f} times faster"
+        ),
         since_step=0,
     )

@@ -15,8 +15,8 @@ FEWEST = 5
 @check(
     code="SPD003",
     slug="sync-every-step",
-    title="The device is waited for in every step",
-    undecided="the same steps without the reads were not tried",
+    title="Every step waits for the device",
+    undecided="the steps were not repeated without the reads",
     costs_only_time=True,
 )
 def sync_every_step(record: Record) -> Outcome:
@@ -30,7 +30,7 @@ def sync_every_step(record: Record) -> Outcome:
     Keep the loss as a tensor (`running += loss.detach()`) and read it every 50 or 100 steps.
     ## When it stays silent
     On a CPU there is nothing to wait for. Reading is common in sound scripts: only idle time counts, with traindoctor's own
-    time taken off.
+    time subtracted.
     """
     environment = record.fact("env")
     if environment is None:
@@ -53,8 +53,10 @@ def sync_every_step(record: Record) -> Outcome:
         )
     return sync_every_step.finding(
         evidence("share of the step the device is idle after a read", share, 0.0, noise=0.05),
-        evidence("values read per step", reads),
+        evidence("values read from the device per step", reads),
         grade="statistic",
-        summary=f"the script reads {reads.median():.0f} value(s) from the device in each step, and the device "
-        f"then stands idle for {100 * share:.0f} % of the step",
+        summary=(
+            f"the script reads {reads.median():.0f} value(s) from the device in each step, "
+            f"and the device is then idle for {100 * share:.0f} % of the step"
+        ),
     )
