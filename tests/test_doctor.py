@@ -301,7 +301,7 @@ def test_an_exam_that_cannot_be_loaded_is_one_exam_less(clinic: Clinic, watch: W
     assert diagnosis is not None
     assert diagnosis.verdict == "inconclusive"
     assert watch.faults == []
-    assert any("peek cannot be loaded" in note.text for note in open_record(watch.out).notes)
+    assert any("'peek' cannot be loaded" in note.text for note in open_record(watch.out).notes)
 
 
 def test_replicas_leave_the_examining_to_rank_0(clinic: Clinic, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_series_that_predicts_itself(mix: Mix, loss: Any, hidden: bool) -> Non
     else:
         assert isinstance(outcome, Finding)
         assert outcome.status == "confirmed"
-        assert outcome.summary.startswith("A prediction sees the number it has to predict")
+        assert outcome.summary.startswith("A prediction sees the value it has to predict")
 
 
 @pytest.mark.parametrize("hidden", [True, False])
@@ -215,4 +215,4 @@ def test_a_normalisation_over_the_batch_is_no_mask() -> None:
         lambda: F.mse_loss(model(norm(x[:, :-1].transpose(1, 2)).transpose(1, 2)), x[:, 1:]),
     )
     assert isinstance(outcome, Clear)
-    assert "a normalisation, not a mask" in outcome.by
+    assert "a normalisation and not the mask" in outcome.by

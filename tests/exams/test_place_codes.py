@@ -58,7 +58,7 @@ def test_places_with_one_code(name: str) -> None:
     found = judged(BLIND[name]())
     assert isinstance(found, Finding)
     assert found.status == "confirmed"
-    assert f"{T} of {T} places" in found.summary
+    assert f"{T} of {T} positions" in found.summary
 
 
 @pytest.mark.parametrize("name", TOLD_APART)
@@ -84,7 +84,7 @@ def test_a_table_that_was_never_filled(dense: bool, filled: bool) -> None:
         assert isinstance(found, NotApplicable)
     else:
         assert isinstance(found, Finding)
-        assert "fill the position table" in found.remedy
+        assert "initialise the position table" in found.remedy
 
 
 def test_a_model_without_codes_is_not_cleared() -> None:

@@ -86,7 +86,7 @@ def unstable_softmax(record: Record) -> Outcome:
         evidence(f"largest input of {values['op']}", widest.get("max"), limit, step=values["step"]),
         evidence("non-finite results", values["count"], 0, step=values["step"]),
         evidence(
-            "largest weight (expected: that of earlier steps)",
+            "largest weight, compared with the start of the run",
             values["largest_weight"],
             values.get("largest_weight_at_start"),
             noise=1.0,

@@ -82,7 +82,7 @@ def nan_from_op(record: Record) -> Outcome:
         evidence(f"non-finite results of {values['op']}", values["count"], 0, step=values["step"]),
         evidence("smallest divisor or argument", _smallest(values), step=values["step"]),
         evidence(
-            "largest weight (expected: that of earlier steps)",
+            "largest weight, compared with the start of the run",
             values["largest_weight"],
             values.get("largest_weight_at_start"),
             noise=1.0,
