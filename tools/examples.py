@@ -84,7 +84,8 @@ def shown(text: str) -> str:
     rest = (
         re.sub(r"\d[\d.]*(?= %| ms| s\b| of \d[\d.]* ms)", "N", rest) if "  slow " in rest else rest
     )
-    return f"{headline}\n\n{rest.strip()}\n"
+    rest = rest.strip("\n")
+    return f"{headline}\n\n{rest}\n"
 
 
 def judged(text: str) -> Iterator[str]:
