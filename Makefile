@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: demo test test-all slow field-gpu corpus healthy bench zoo docs fmt lint type page clean help
+.PHONY: demo test test-all slow field-gpu corpus healthy bench zoo docs examples dist fmt lint type page clean help
 
 help:
 	@echo "make demo      train a small model, then diagnose a sick script"
@@ -14,7 +14,10 @@ help:
 	@echo "make healthy   attach to every sound run (corpus and zoo): false alarms, docs/healthy.md (an hour or two on 2 cores)"
 	@echo "make bench     the CPU benchmarks"
 	@echo "make zoo       every architecture of transformers, plain and attached: the same run? (an hour or two on 2 cores)"
-	@echo "make fmt lint type docs page"
+	@echo "make docs      generate pages and build the site into build/site"
+	@echo "make examples  run the smallest script of every cause again and keep its verdict (some twenty minutes on 2 cores)"
+	@echo "make dist      wheel and sdist into dist/, checked"
+	@echo "make fmt lint type page"
 
 .venv/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -59,8 +62,18 @@ zoo: .venv/dev
 	$(BIN)/python benchmarks/zoo/run.py --table docs/zoo.md
 
 docs: .venv/dev
-	$(BIN)/python -m traindoctor.cli.docs docs/checks
+	$(BIN)/python -m traindoctor.cli.docs docs/checks examples/causes
 	$(BIN)/python tools/messages.py docs/messages.md
+	$(BIN)/python tools/pages.py docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+examples: .venv/dev
+	$(BIN)/python tools/examples.py
+
+dist: .venv/dev
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
 
 fmt: .venv/dev
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
