@@ -59,7 +59,7 @@ def test_a_run_from_text_to_what_to_try_next(tmp_path: Path, text: Path) -> None
     assert result.exit_code == 0, result.output
     for words in ("preset small", "width=32", "parameters", "ln ", "validation loss", "at peak"):
         assert words in result.output
-    assert "the doctor says: " in result.output
+    assert "verdict: " in result.output
     assert f"traindoctor generate {run}" in result.output.replace("\n", "")
     assert json.loads((run / "config.json").read_text())["model"]["width"] == 32
 
@@ -73,7 +73,7 @@ def test_the_doctor_of_an_earlier_run_in_the_process_is_not_taken_for_ours(
     monkeypatch.setattr(doctor, "attending", doctor.Doctor(Watch(tmp_path / "earlier")))
     result = call("train", "--data", text, "--out", tmp_path / "run", *TINY)
     assert result.exit_code == 0, result.output
-    assert "the doctor says: " in result.output
+    assert "verdict: " in result.output
 
 
 def test_under_run_the_trainer_has_the_doctor_that_is_there(tmp_path: Path, text: Path) -> None:
@@ -81,7 +81,7 @@ def test_under_run_the_trainer_has_the_doctor_that_is_there(tmp_path: Path, text
     train = ["-m", "traindoctor", "train", "--data", str(text), "--out", "written", *TINY]
     done = warm_run([*command, *train], folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "the doctor says" not in done.stdout, "it speaks when the script has ended"
+    assert "verdict: " not in done.stdout, "it speaks when the script has ended"
     assert "traindoctor: " in done.stderr
     assert open_record(tmp_path / "watched").fact("run.steps") == 6
     assert open_record(tmp_path / "watched").fact("text.samples")

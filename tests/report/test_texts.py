@@ -104,11 +104,11 @@ def test_a_fix_stands_below_what_to_change_and_what_it_did_on_top() -> None:
     cause = replace(made.causes[0], fix=diff)
     made = replace(made, causes=(cause,), reproduce="traindoctor run -m x --y")
     text = terminal.report(made)
-    lines = text[text.index("  fix  ") :].splitlines()[:7]
+    lines = text[text.index("  diff  ") :].splitlines()[:7]
     assert [line[13:] for line in lines] == [
         "line 5:", "-    c(1)", "+    c(2)", "+    d()", "line 20:", "-f", "+g",
     ]  # fmt: skip
     told = terminal.report(replace(made, verified={"said": "the law now holds"}))
-    assert "\n\n  verified   the law now holds\n" in told
+    assert "\n  verified   the law now holds\n" in told
     steps = terminal.next_steps(made, Path("runs/x").absolute())
     assert "traindoctor run --verify-fix runs/x/fix.diff -m x --y\n" in steps
