@@ -73,6 +73,6 @@ def test_recurrent_dropout_on_a_gpu_is_not_replayed() -> None:
     data = torch.randn(3, 2, 4, device="cuda")
     zeros = torch.zeros(2, 2, 4, device="cuda")
     args = (data, (zeros, zeros), layer._flat_weights, True, 2, 0.5, True, False, False)
-    with pytest.raises(ReplayError, match="random state of its own"):
+    with pytest.raises(ReplayError, match="keeps its own random state"):
         refuse_hidden_state("lstm", args)
     refuse_hidden_state("lstm", (*args[:5], 0.0, *args[6:]))

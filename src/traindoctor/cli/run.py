@@ -106,7 +106,6 @@ def command(
     from traindoctor.capture.folders import new_folder
     from traindoctor.cli import verify
     from traindoctor.cli.live import keep_page, open_page
-    from traindoctor.cli.patched_script import patched
     from traindoctor.cli.stdout_alone import stdout_for_json
 
     if patch_file is not None and module:
@@ -118,7 +117,11 @@ def command(
         require(board)
     if not module:
         runner.check_script(target)  # before a folder is made for a run that cannot be
-    change = None if patch_file is None else patched(target, patch_file)
+    change = None
+    if patch_file is not None:
+        from traindoctor.cli.patched_script import patched  # brings NumPy in
+
+        change = patched(target, patch_file)
     run = runner.run_module if module else runner.run_script
     json_to = Path(json_file).absolute() if json_file not in (None, "-") else None
     try:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traindoctor.cli.patched_script import PATCH, clean
 from traindoctor.errors import RecordError
 
 if TYPE_CHECKING:
@@ -50,6 +49,8 @@ def name_the_patch(settings: Mapping[str, Any]) -> None:
 
     if "patch" not in settings:
         return
+    from traindoctor.cli.patched_script import clean
+
     clean(Path(settings["script"]).parent)
     if arming.watch is not None and arming.watch.has_record:
         script = {"path": settings["typed"], "argv": settings["argv"]}
@@ -60,6 +61,7 @@ def with_verification(found: Diagnosis, folder: Path, settings: Mapping[str, Any
     """The verdict on the patched run, with what the change did."""
     from dataclasses import replace
 
+    from traindoctor.cli.patched_script import PATCH
     from traindoctor.compare.verification import verified
     from traindoctor.diagnosis import diagnose
     from traindoctor.record import open_record
