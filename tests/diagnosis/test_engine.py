@@ -8,7 +8,7 @@ import pytest
 from traindoctor.checks import BY_SLUG, CHECKS, laws
 from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome, check, evidence
 from traindoctor.diagnosis import diagnose, examine, explain, overhead_percent, wanted
-from traindoctor.diagnosis.engine import too_early, unmade
+from traindoctor.diagnosis.engine import _as_it_ended, too_early, unmade
 from traindoctor.diagnosis.verdict import Run, judge
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import ExamResult, LayerSeries, Record, Series, make_record
@@ -227,3 +227,26 @@ def test_a_test_that_was_to_be_made_again_and_was_not_leaves_the_run_open() -> N
     judged = diagnose(record, checks=[again])
     assert judged.verdict == "inconclusive"
     assert judged.reason == "no time was left to test position-missing"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "values", "why"),
+    [
+        ("refused", {}, "not-possible"),
+        ("done", {}, "not-possible"),
+        ("refused", {"stopped": True}, "not-made"),
+        ("refused", {"too_early": True}, "not-made"),
+        (None, {}, "not-made"),
+    ],
+)
+def test_what_was_asked_and_could_not_be_answered_does_not_lack_time(
+    outcome: str | None, values: dict[str, bool], why: str
+) -> None:
+    reason = "the loss contains gradients of gradients"
+    exams = (
+        [] if outcome is None else [ExamResult("tape_gradient", 0, outcome, values, reason, 0.1)]
+    )
+    left = NotJudged("backward-incorrect", reason, wants="tape_gradient", why="not-made")
+    ended = _as_it_ended(make_record(exams=exams), left)
+    assert isinstance(ended, NotJudged)
+    assert ended.why == why

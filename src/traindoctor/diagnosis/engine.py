@@ -77,12 +77,13 @@ def with_fixes(made: Diagnosis, record: Record) -> Diagnosis:
 
 
 def _as_it_ended(record: Record, outcome: Outcome) -> Outcome:
-    """What was asked of every step and always refused is not possible in this run: more time would not decide it."""
-    if not isinstance(outcome, NotJudged) or outcome.why != "not-made" or outcome.wants is None:
+    """What was asked and could not be answered is not possible in this run: more time would not decide it."""
+    if not isinstance(outcome, NotJudged) or outcome.why != "not-made":
         return outcome
-    made = record.exam(outcome.wants)
-    refused = made is not None and made.outcome == "refused"
-    if made is None or not refused or made.values.get("stopped") or made.values.get("too_early"):
+    made = None if outcome.wants is None else record.exam(outcome.wants)
+    if outcome.wants is not None and made is None:
+        return outcome
+    if made is not None and (made.values.get("stopped") or made.values.get("too_early")):
         return outcome
     return replace(outcome, why="not-possible")
 
