@@ -21,7 +21,17 @@ FOLDER = ROOT / "examples" / "causes"
 # These runs last seconds: more than the usual budget and time after the end, so that a slow machine leaves no test out.
 GENEROUS = ["--budget", "20", "--after", "120"]
 # Fields of the terminal's verdict that depend on the clock, or belong to one machine.
-LEFT_OUT = {"passed", "result", "cost", "not tested", "n/a", "next", "note", "to decide", "recorded"}
+LEFT_OUT = {
+    "passed",
+    "result",
+    "cost",
+    "not tested",
+    "n/a",
+    "next",
+    "note",
+    "to decide",
+    "recorded",
+}
 
 
 def main(names: list[str]) -> int:
