@@ -21,6 +21,7 @@ from short_runs import run
 from single_step import tape_step
 from traindoctor.exams.kept_tensors import alive
 from traindoctor.experiment.patient import Patient
+from traindoctor.experiment.snapshot import StepLog
 from traindoctor.tape.ops import Read
 
 
@@ -281,6 +282,29 @@ def kept_batches(*, apart: bool) -> Patient:
     torch.manual_seed(0)
     patient = tape_steps(chains.Model(width=2), chains.loss, chains.chain)
     logs = {step: chains.kept(step, apart=apart) for step in range(22)}
+    patient.snapshot = SimpleNamespace(logs=logs)
+    return patient
+
+
+def blanks(*, shuffled: bool, named: bool = False) -> Patient:
+    """Recipes of eight tokens with two blanks; their order tells which blank is which, or nothing.
+
+    `named`: the step's mask was seen; else the blanks are known by their token alone.
+    """
+    generator = torch.Generator().manual_seed(0)
+    recipes = torch.randperm(32, generator=generator).view(4, 8)
+    logs, steps = {}, 46
+    for step in range(steps):
+        rows = recipes[torch.randint(4, (32,), generator=generator)]
+        if shuffled:
+            rows = rows.gather(1, torch.rand(32, 8, generator=generator).argsort(1))
+        hide = torch.rand(32, 8, generator=generator).argsort(1) < 2
+        ids, y = rows.masked_fill(hide, 32), rows[hide]
+        data = {("tokens", 0, 0): ids, ("loss", 0, 0): y}
+        logs[step] = StepLog(step, data | ({("variable", 0, 0): hide} if named else {}))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(33, 8), nn.Linear(8, 32))
+    patient = patient_of(model, lambda: F.cross_entropy(model(ids)[hide], y))
     patient.snapshot = SimpleNamespace(logs=logs)
     return patient
 

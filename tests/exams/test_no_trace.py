@@ -22,14 +22,15 @@ V, B, T, D = 16, 4, 24, 8
 OF_NUMBERS = {"reference_numbers", "numbers_seen"}
 OF_TOKENS = set(
     "dependence positions place_codes softmax_axis attention_scores input_dependence residual dead_units normalisation "
-    "padding reference_model generation functions_alone printed_loss experiment_clip".split()
+    "padding reference_model order_matters generation functions_alone printed_loss experiment_clip".split()
 )
 OF_ATTENTION = {"softmax_axis", "attention_scores", "residual", "dead_units"}
 ONE_PASS = {"accumulation", "batched_forward", "experiment_loss_scale"}
 REFUSES = {
-    "next tokens": {"positions", "rows_apart"} | ONE_PASS | OF_NUMBERS,
+    "next tokens": {"positions", "order_matters", "rows_apart"} | ONE_PASS | OF_NUMBERS,
     "rows": {"functions_alone", "padding", "generation", "rows_apart"} | ONE_PASS | OF_NUMBERS,
-    "one by one": {"positions", "place_codes", "input_dependence", "rows_apart"} | OF_NUMBERS,
+    "one by one": {"positions", "order_matters", "place_codes", "input_dependence", "rows_apart"}
+    | OF_NUMBERS,
     "numbers": OF_TOKENS | ONE_PASS | {"rows_apart"},
     "patches": (OF_TOKENS | ONE_PASS) - OF_ATTENTION,
 }

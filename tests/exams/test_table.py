@@ -255,6 +255,12 @@ ROWS: dict[str, Row] = {
         {"apart": False},
         numbers(lambda v: v["held_out"] > v["guessing"] - 0.1),
     ),
+    "order_matters": twins(
+        planted.blanks,
+        {"shuffled": False},
+        {"shuffled": True},
+        numbers(lambda v: v["gain"] > max(0.1, 3 * v["noise"])),
+    ),
     "reference_numbers": twins(
         planted.kept_numbers,
         {"apart": True},

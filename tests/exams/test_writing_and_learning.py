@@ -9,17 +9,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 from chains import B, Model, T, chain, kept, loss, measured
-from planted import acting
+from planted import acting, blanks
 from torch import Tensor, nn
 
 import traindoctor.exams.overfit_batch as overfitting
 from traindoctor.exams.batched_forward import batched_forward
 from traindoctor.exams.generation import generation, goes_in_circles
 from traindoctor.exams.overfit_batch import overfit_batch
-from traindoctor.exams.reference_model import reference_model, without_rows_of
+from traindoctor.exams.reference_model import reference_model
 from traindoctor.exams.reference_numbers import reference_numbers
 from traindoctor.experiment.patient import Patient
+from traindoctor.experiment.plain_batches import pair_of, without_rows_of
 from traindoctor.experiment.snapshot import StepLog
+from traindoctor.graph.ends import find_ends
 
 
 def test_one_batch_is_learned_by_heart(
@@ -105,6 +107,26 @@ def test_rows_that_are_held_out_are_taken_from_the_others() -> None:
     ((x, y),) = without_rows_of(held, [(rows, torch.arange(3)), (rows[1:2], torch.tensor([1]))])
     assert x.tolist() == rows[[0, 2]].tolist()
     assert y.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_targets_of_blanks_are_laid_by_the_places_they_belong_to(named: bool) -> None:
+    patient = blanks(shuffled=False, named=named)
+    data = patient.snapshot.logs[3].data
+    ids, y = data["tokens", 0, 0], data["loss", 0, 0]
+    (ends,) = find_ends(patient.first_tape)
+    laid = pair_of(patient.snapshot.logs[3], ends)
+    assert laid is not None
+    assert laid[0].equal(ids)
+    assert laid[1][ids == 32].equal(y)
+    assert bool((laid[1][ids != 32] == -100).all())
+
+
+def test_targets_that_fit_no_place_are_not_laid() -> None:
+    patient = blanks(shuffled=False)
+    log, (ends,) = patient.snapshot.logs[3], find_ends(patient.first_tape)
+    log.data["loss", 0, 0] = log.data["loss", 0, 0][1:]
+    assert pair_of(log, ends) is None
 
 
 def test_without_batches_there_is_no_reference(examine: Callable[..., Patient]) -> None:

@@ -42,6 +42,7 @@ EXAMS: dict[str, str] = {
     "overfit_batch": "overfit_batch",
     "reference_model": "reference_model",
     "reference_numbers": "reference_numbers",
+    "order_matters": "order_matters",
     "generation": "generation",
     "outside_changes": "outside",
     "gradient_arrival": "arrival",

@@ -220,6 +220,11 @@ def reference_model(v: Values) -> Measured:
     return Measured(text, v["held_out"], expected, v["noise"])
 
 
+def order_matters(v: Values) -> Measured:
+    text = f"nats that positions gain a reference model after {v['steps']} steps"
+    return Measured(text, v["gain"], None, v["noise"])
+
+
 def precision_ladder(v: Values) -> Measured:
     errors = []
     for name, rung in v["rungs"].items():
@@ -298,6 +303,7 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "step_accounting": ("the optimizer's step", step_accounting),
     "overfit_batch": ("fitting one batch", overfit_batch),
     "reference_model": ("can the data be learned", reference_model),
+    "order_matters": ("does order help", order_matters),
     "reference_numbers": ("can the targets be learned", reference_numbers),
     "precision_ladder": ("precision", precision_ladder),
     "half_gradients": ("half precision", half_gradients),

@@ -10,6 +10,15 @@ from traindoctor.record import ExamResult, make_record
 NOISE, REPLACED = 1e-6, 5.0
 
 
+def plain_models(gain: float, learned: float) -> ExamResult:
+    """What positions gain a plain model, and what it learned without them."""
+    values = {"gain": gain, "noise": 0.01, "guessing": 3.0, "without": 3.0 - learned}
+    return ExamResult("order_matters", 20, "done", values)
+
+
+HELPS = plain_models(gain=0.6, learned=0.2)
+
+
 def pair_of(gap: float, noise: float = NOISE, *, pooled: bool = False) -> dict[str, Any]:
     return {"gap": gap, "noise": noise, "replaced": REPLACED, "pooled": pooled, "line": None}
 
@@ -21,13 +30,12 @@ def judge(
     step: int = 20,
     pooled: bool = False,
     loss: float = 2.1,
+    plain: ExamResult | None = HELPS,
 ) -> Outcome:
     values = {"pairs": [pair_of(gap, noise, pooled=pooled)], "step": step}
+    exams = [ExamResult("positions", step, "done", values), *([plain] if plain else [])]
     return position_missing(
-        make_record(
-            {"loss.token": [loss] * 20, "ladder.unigram": [3.0] * 20},
-            exams=[ExamResult("positions", step, "done", values)],
-        )
+        make_record({"loss.token": [loss] * 20, "ladder.unigram": [3.0] * 20}, exams=exams)
     )
 
 
@@ -35,6 +43,22 @@ def test_fires_when_order_never_arrives() -> None:
     found = judge(8e-7)
     assert isinstance(found, Finding)
     assert found.status == "confirmed"
+
+
+def test_whether_a_set_is_meant_is_asked_of_plain_models() -> None:
+    asked = judge(8e-7, plain=None)
+    assert isinstance(asked, NotJudged)
+    assert asked.wants == "order_matters"
+    assert isinstance(judge(8e-7, plain=plain_models(gain=0.02, learned=0.5)), Clear)
+
+
+def test_where_plain_models_cannot_tell_it_is_likely() -> None:
+    refused = ExamResult("order_matters", 20, "refused", {}, "only 3 batches were kept")
+    for undecided in (plain_models(gain=0.02, learned=0.02), refused):
+        found = judge(8e-7, plain=undecided)
+        assert isinstance(found, Finding)
+        assert found.status == "likely"
+        assert "a set of tokens" in (found.undecided or "")
 
 
 def test_silent_when_order_arrives_or_is_not_needed() -> None:

@@ -4,10 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, done_exam, evidence, wanted_exam
+from traindoctor.checks.base import (
+    Evidence,
+    Grade,
+    Outcome,
+    check,
+    done_exam,
+    evidence,
+    wanted_exam,
+)
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.course import course_of, late_levels, two_signs
-from traindoctor.checks.data.base import GAIN, is_rounding, reference
+from traindoctor.checks.data.base import ERRORS, GAIN, is_rounding, reference
 from traindoctor.record import Record
 
 # Permuted tokens move the scores by this share of what other tokens do, at least: 0.0096 and more in 62 sound scripts.
@@ -28,7 +36,7 @@ ALIKE = 0.5
     wants=["positions"],
     at_once=lambda record: told_apart(record),
     law=laws.ORDER,
-    undecided="the outputs are pooled over the positions, so order may be ignored on purpose",
+    undecided="the order may be ignored on purpose: a set of tokens rather than a sequence",
     explains=NOT_LEARNING,
 )
 def position_missing(record: Record) -> Outcome:
@@ -45,7 +53,8 @@ def position_missing(record: Record) -> Outcome:
     `batch_first=True` index them by dimension 1.
     ## When it stays silent
     Next-token models: the causal mask is a position signal in itself. The first steps, where a position table
-    may still be zero. Models that fit their data without order.
+    may still be zero. Models that fit their data without order. Data of which a plain model with positions
+    predicts no more than the same model without them.
     """
     result = wanted_exam(record, "positions")
     pair = min(result.values["pairs"], key=lambda p: p["gap"])
@@ -183,9 +192,11 @@ def without_order(record: Record, pair: Mapping[str, Any], step: int) -> Outcome
             step=step,
         )
     ]
+    if not pair["pooled"]:
+        return set_or_sequence(record, items, pair)
     # A set of tokens may be all that a classifier is meant to see: a model that knows their order is asked.
-    meant = pair["pooled"]
-    if pair["pooled"] and has_not_learned(record):
+    meant = True
+    if has_not_learned(record):
         learnable = reference(record)
         if learnable is None and record.exam("reference_model") is None:
             return position_missing.not_judged(
@@ -208,11 +219,33 @@ def without_order(record: Record, pair: Mapping[str, Any], step: int) -> Outcome
     # That order matters is then a plain model's word, not arithmetic.
     return position_missing.finding(
         *items,
-        grade="statistic" if pair["pooled"] else "exact",
+        grade="statistic",
         line=pair["line"],
         since_step=0,
         status="possible" if meant else None,
     )
+
+
+def set_or_sequence(record: Record, items: list[Evidence], pair: Mapping[str, Any]) -> Outcome:
+    """One answer per place: whether order says anything about it is asked of two plain models, one without positions."""
+    asked = record.exam("order_matters")
+    if asked is None:
+        return position_missing.not_judged(
+            "token order cannot reach the output; it is not known whether it matters",
+            wants="order_matters",
+        )
+    grade: Grade = "statistic"
+    if asked.done:
+        gain, noise = asked.values["gain"], asked.values["noise"]
+        learned = asked.values["guessing"] - asked.values["without"]
+        if gain > max(GAIN, ERRORS * noise):
+            grade = "exact"
+            items.append(evidence("nats that positions gain a plain model", gain, "0", noise=noise))
+        elif learned > GAIN:
+            return position_missing.clear(
+                "token order cannot reach the output, and a plain model predicts no better with it"
+            )
+    return position_missing.finding(*items, grade=grade, line=pair["line"], since_step=0)
 
 
 def has_not_learned(record: Record) -> bool:
