@@ -193,7 +193,10 @@ ROWS: dict[str, Row] = {
     ),
     "dependence": transformers(named_by(causal_mask_leak), mask="off by one"),
     "positions": twins(
-        planted.unordered, {"places": False}, {"places": True}, named_by(position_missing)
+        planted.unordered,
+        {"places": False},
+        {"places": True},
+        named_by(position_missing, "order_matters"),
     ),
     "numbers_seen": twins(
         planted.forecaster,

@@ -63,7 +63,7 @@ def test_a_handler_that_leaves_inside_a_function_gives_its_seat_to_the_next() ->
 def test_a_script_without_modules_or_optimizer_leaves_no_mode_behind(tmp_path: Path) -> None:
     torch.manual_seed(0)
     table, head = (torch.randn(12, 12, requires_grad=True) for _ in range(2))
-    watch = Watch(tmp_path)
+    watch = Watch(tmp_path, budget=1.0)
     watch.attach()
     most = 0
     try:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam, nothing_beside_tokens
-from traindoctor.experiment.moved_weights import nudged
+from traindoctor.experiment.moved_weights import as_of_now, nudged
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.ends import Ends, find_ends, twins
 from traindoctor.graph.structure import Structure
@@ -33,7 +33,7 @@ NOTHING = 1e-6
 
 @exam(name="positions", title="Does the order of tokens reach the output", cost=5)
 def positions(patient: Patient) -> Mapping[str, Any]:
-    """`pairs`: the largest |f(px) - p f(x)| over the spread of scores, for each look-up by itself.
+    """With the weights at `step`. `pairs`: the largest |f(px) - p f(x)| over the spread of scores, for each look-up by itself.
 
     Beside it, in the same unit: `replaced`, how far the scores move when the same places hold other tokens, and
     `noise`, how far when every weight moves by one unit in its last place.
@@ -43,7 +43,7 @@ def positions(patient: Patient) -> Mapping[str, Any]:
     assert tape is not None
     require_faithful(tape)
     # Dropout falls on places, so it tells them apart by itself: it is taken out.
-    tape = without_dropout(tape)
+    tape, step = as_of_now(patient, without_dropout(tape))
     structure = Structure(tape)
     found = find_ends(tape, structure)
     ends = [e for e in found if e.index.ndim == 2 and not e.contrastive]
@@ -54,7 +54,7 @@ def positions(patient: Patient) -> Mapping[str, Any]:
         raise NotApplicable("a next-token model: its causal mask already tells positions apart")
     if not structure.attentions:
         raise NotApplicable("the step has no attention, so order reaches the output another way")
-    return {"pairs": [examine(tape, e, place) for e, place in asked[:3]], "step": tape.step}
+    return {"pairs": [examine(tape, e, place) for e, place in asked[:3]], "step": step}
 
 
 def place_of(structure: Structure, ends: Ends, all_ends: list[Ends]) -> Layout | None:

@@ -57,6 +57,7 @@ def position_missing(record: Record) -> Outcome:
     predicts no more than the same model without them.
     """
     result = wanted_exam(record, "positions")
+    step = result.values["step"]
     pair = min(result.values["pairs"], key=lambda p: p["gap"])
     gap, other = pair["gap"], pair["replaced"]
     if not is_rounding(pair) and gap >= ORDER * other:
@@ -71,9 +72,9 @@ def position_missing(record: Record) -> Outcome:
                 "they are replaced: too little to count as using the order, too much for "
                 "rounding"
             ),
-            wants="positions" if result.step < SETTLED else None,
+            wants="positions" if step < SETTLED else None,
         )
-    if result.step < SETTLED:
+    if step < SETTLED:
         return position_missing.not_judged(
             "token order has no effect yet; tested again later", wants="positions"
         )
@@ -81,7 +82,7 @@ def position_missing(record: Record) -> Outcome:
         return position_missing.clear(
             "token order cannot reach the output, and the task is learned without it"
         )
-    return without_order(record, pair, result.step)
+    return without_order(record, pair, step)
 
 
 def told_apart(record: Record) -> Outcome | None:
