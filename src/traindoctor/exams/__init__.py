@@ -26,6 +26,7 @@ EXAMS: dict[str, str] = {
     "dependence": "dependence",
     "numbers_seen": "numbers_seen",
     "rows_apart": "rows_apart",
+    "pairing": "pairing",
     "positions": "positions",
     "place_codes": "place_codes",
     "softmax_axis": "softmax_axis",
