@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from traindoctor.cli.completion import files
 from traindoctor.errors import TraindoctorError
 
 # Operations of one step that two CPU cores make in about a second; under so few rows nothing varies over a batch.
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     "--json",
     "json_file",
     metavar="FILE",
+    shell_complete=files,
     help="Also write the verdict as JSON; - for standard output (the script's own goes to standard error).",
 )
 @click.option(
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     "data",
     multiple=True,
     metavar="PATH",
+    shell_complete=files,
     help="Check traindoctor's own trainer on this text; more settings as for `traindoctor train`.",
 )
 @click.option(
@@ -52,8 +55,10 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also test every module alone by finite differences, on its real inputs (up to a minute more).",
 )
-@click.argument("target", required=False, metavar="[SCRIPT.PY | FILE.PY]")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@click.argument("target", required=False, metavar="[SCRIPT.PY | FILE.PY]", shell_complete=files)
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...", shell_complete=files
+)
 def command(
     json_file: str | None,
     data: tuple[str, ...],

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import click
 
+from traindoctor.cli.completion import files
 from traindoctor.errors import CheckpointError, ConfigError, TraindoctorError
 from traindoctor.integrations.board_beside import BOARDS, BoardBeside, require
 from traindoctor.lm.config import RunConfig
@@ -58,7 +59,7 @@ def setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
         elif typing.get_origin(setting.kind) is Literal:
             extra = {"type": click.Choice(typing.get_args(setting.kind))}
         elif setting.name == "data":
-            extra = {"multiple": True, "metavar": "PATH"}
+            extra = {"multiple": True, "metavar": "PATH", "shell_complete": files}
         help_text = setting.text[0].upper() + setting.text[1:] + "." + default
         function = click.option(*names, default=None, help=help_text, **extra)(function)
     return function
