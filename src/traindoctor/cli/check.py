@@ -233,7 +233,7 @@ def of_trainer(data: tuple[str, ...], extra: list[str], seconds: float, layers: 
             raise TraindoctorError(
                 f"check writes no run: leave --{name} away, or use traindoctor train"
             )
-    for name in ("doctor", "quiet"):
+    for name in ("doctor", "quiet", "json_file"):
         given.pop(name)
     preset, file = given.pop("preset"), given.pop("file")
     chosen = {name: value for name, value in given.items() if value not in (None, ())}

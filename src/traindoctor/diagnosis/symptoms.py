@@ -180,7 +180,7 @@ def _too_good(record: Record) -> list[Symptom]:
     late = float(np.mean(gap.tail(LATE).values))
     if not late <= -TOO_GOOD:
         return []
-    text = f"the loss is {-late:.2g} nats better than a count of five tokens"
+    text = f"the loss is {-late:.2g} nats lower than that of a 5-gram model"
     return [Symptom("loss-too-good", text)]
 
 
