@@ -105,6 +105,7 @@ def tell(found: Checkup, json_to: str | IO[str] | None, whole: str | None = None
     """Prints table and verdict, or writes the JSON alone to the stream; gives the exit status. `whole`: the command for
     the whole run."""
     from traindoctor.cli.diagnose import STATUS
+    from traindoctor.record import Record
     from traindoctor.report import checklist, first_rows, next_steps, terminal
     from traindoctor.report import json as json_report
 
@@ -118,8 +119,8 @@ def tell(found: Checkup, json_to: str | IO[str] | None, whole: str | None = None
         first = first_rows.report(found.exams, found.decode, width=width)
         if first:
             click.echo(first)
-        terminal.show(found.diagnosis, sys.stdout)
-        more = (whole,) if whole and found.diagnosis.verdict == "healthy" else ()
+        terminal.show(found.diagnosis, sys.stdout, Record(facts={"script.text": found.script}))
+        more = (whole,) if whole else ()
         commands = next_steps.next_steps(found.diagnosis, more=more)
         click.echo(next_steps.text(commands, width), nl=False)
     return STATUS[found.diagnosis.verdict]

@@ -144,6 +144,8 @@ def _diff(diff: str, *, around: int = 0) -> list[str]:
         lines += [f"{INDENT}line {at}:"] if i != last + 1 else []
         lines.append(f"{INDENT}{line}".rstrip())
         last = i
+    while lines and not lines[-1]:
+        lines.pop()
     return lines
 
 
