@@ -230,6 +230,14 @@ TWINS = {
         ("        return logits\n", "        return logits.view(-1, V)\n"),
         (S.LOSS, "    loss = F.cross_entropy(logits, x.view(-1))\n"),
     ),
+    "mask: a memory stands before the keys": twin(
+        "causal-mask-leak",
+        (
+            S.BY_HAND,
+            "        k, v = (torch.cat([self.memory, one], dim=1) for one in (k, v))\n"
+            "        y = F.scaled_dot_product_attention(q, k, v)\n",
+        ),
+    ),
     "mask: a softmax over the queries": twin(
         "causal-mask-leak", (S.MASKED, ""), ("F.softmax(att, dim=-1)", "F.softmax(att, dim=-2)")
     ),
