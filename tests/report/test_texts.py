@@ -107,7 +107,7 @@ def test_a_fix_stands_below_what_to_change_and_what_it_did_on_top() -> None:
     lines = text[text.index("  diff  ") :].splitlines()[:10]
     # Two lines around each change, as no excerpt has shown the place.
     assert [line[13:] for line in lines] == [
-        "line 3:", " a", " b", "-    c(1)", "+    c(2)", "+    d()", " e", "line 20:", "-f", "+g",
+        "line 5:", " a", " b", "-    c(1)", "+    c(2)", "+    d()", " e", "line 20:", "-f", "+g",
     ]  # fmt: skip
     script = {"path": "train.py", "text": "x\n" * 60, "bytes": 120}
     shown = terminal.report(made, Record(facts={"script.text": script}))

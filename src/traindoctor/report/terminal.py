@@ -136,12 +136,14 @@ def _diff(diff: str, *, around: int = 0) -> list[str]:
     changed = [i for i, (_, line) in enumerate(numbered) if line[0] in "+-"]
     lines: list[str] = []
     last = -2
-    for i, (at, line) in enumerate(numbered):
+    for i, (_, line) in enumerate(numbered):
         if line == "@" or not any(abs(i - one) <= around for one in changed):
             continue
         if not line.strip() and i != last + 1:
             continue  # an excerpt does not begin with an empty line
-        lines += [f"{INDENT}line {at}:"] if i != last + 1 else []
+        if i != last + 1:
+            first = next(numbered[one][0] for one in changed if one >= i)
+            lines.append(f"{INDENT}line {first}:")
         lines.append(f"{INDENT}{line}".rstrip())
         last = i
     while lines and not lines[-1]:
