@@ -59,7 +59,7 @@ OPEN = [
 
 
 def sick() -> Diagnosis:
-    seen = Symptom("loss-too-good", "the loss is 0.9 nats better than a count of five tokens")
+    seen = Symptom("loss-too-good", "the loss is 0.9 nats lower than that of a 5-gram model")
     return judge(
         [OVERFIT, LEAKING_MEMORY, LEAK, *CLEARED, *OPEN],
         Run(steps=160, symptoms=(seen,)),

@@ -41,6 +41,8 @@ class Checkup:
     """Exams that were wanted when the time was up."""
     decode: Callable[[list[int]], Any] | None = None
     """Makes text of tokens, where a tokenizer is known."""
+    script: Any = None
+    """The script's text, as the record keeps it."""
 
 
 def check(
@@ -182,4 +184,5 @@ def judged(folder: Path, skipped: frozenset[str] = frozenset()) -> Checkup:
     asked = {exam: set(causes) for exam, causes in (record.fact("doctor.asked") or {}).items()}
     unmade = tuple(record.fact("doctor.unmade") or ())
     diagnosis = diagnose(record, checks=checks, enough_steps=1)
-    return Checkup(diagnosis, asked, record.exam_results, unmade)
+    script = record.fact("script.text")
+    return Checkup(diagnosis, asked, record.exam_results, unmade, script=script)

@@ -135,6 +135,17 @@ def test_an_imported_log_gets_the_same_verdict(tmp_path: Path) -> None:
     assert open_record(tmp_path / "run").fact("verdict") == said  # what the page and `runs` show
 
 
+def test_only_what_is_no_run_yet_is_to_be_imported(tmp_path: Path) -> None:
+    source = trainer_state(tmp_path / "trainer_state.json")
+    run = tmp_path / "run"
+    CliRunner().invoke(cli, ["import", str(source), "-o", str(run)], standalone_mode=False)
+    said = [
+        CliRunner().invoke(cli, ["diagnose", str(one)], standalone_mode=False).output
+        for one in (source, run, run / "record-0.sqlite")
+    ]
+    assert ["traindoctor import" in one for one in said] == [True, False, False]
+
+
 def test_a_report_of_a_log_has_the_same_verdict(tmp_path: Path) -> None:
     source = trainer_state(tmp_path / "trainer_state.json")
     command = ["report", str(source), "--format", "json"]

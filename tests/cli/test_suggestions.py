@@ -65,6 +65,30 @@ def test_bash_completes_commands_options_and_causes() -> None:
     assert done.stdout.split() == ["diagnose", "--budget", "missing-zero-grad"]
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("run tr", "file,tr"),
+        ("run train.py da", "file,da"),
+        ("run --out ru", "file,ru"),
+        ("run --verify-fix fi", "file,fi"),
+        ("check tr", "file,tr"),
+        ("compare ref.py tr", "file,tr"),
+        ("diagnose ru", "file,ru"),
+        ("train --data bo", "file,bo"),
+        ("explain GRD001", "plain,GRD001"),
+        ("run --board ten", "plain,tensorboard"),
+    ],
+)
+def test_what_names_a_file_is_completed_as_one(line: str, offered: str, monkeypatch) -> None:
+    words = f"traindoctor {line}"
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    monkeypatch.setenv("_TRAINDOCTOR_COMPLETE", "bash_complete")
+    ended = CliRunner().invoke(cli, prog_name="traindoctor")
+    assert ended.output.split() == [offered]
+
+
 def test_help_says_how_to_switch_completion_on() -> None:
     output = CliRunner().invoke(cli, ["--help"]).output
     for shell in ("bash", "zsh", "fish"):

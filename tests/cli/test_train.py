@@ -253,3 +253,13 @@ def test_text_from_standard_input(tmp_path: Path) -> None:
     out, errors = process.communicate(TEXT, timeout=900)
     assert process.returncode == 0, errors
     assert "done" in out
+
+
+def test_the_verdict_as_json(tmp_path: Path, text: Path) -> None:
+    file = tmp_path / "verdict.json"
+    result = call("train", "--data", text, "--out", tmp_path / "run", "--json", file, *TINY)
+    assert result.exit_code == 0, result.output
+    said = json.loads(file.read_text(encoding="utf-8"))
+    kept = open_record(tmp_path / "run").fact("verdict")
+    assert (said["verdict"], said["reason"]) == (kept["verdict"], kept["reason"])
+    assert "leave --no-doctor away" in refused("--json", "-", "--no-doctor", "--data", text, *TINY)

@@ -63,7 +63,7 @@ def test_a_law_that_holds_and_what_the_loss_gained(tmp_path: Path) -> None:
     assert made.loss is not None
     assert made.loss.gained == pytest.approx(1.0)
     assert made.said == (
-        "the law now holds (missing-zero-grad: gradients of an earlier step are not in this one); "
+        "the law now holds (missing-zero-grad: gradients of earlier steps do not leak into this one); "
         "the training loss ends at 2 instead of 3 (mean of steps 36 to 39)"
     )
     assert made.as_dict()["new"] == []
@@ -88,6 +88,12 @@ def test_nothing_was_wrong(tmp_path: Path) -> None:
     made = verify(tmp_path, [Clear(ZERO, "it is clean")], [Clear(ZERO, "it is clean")])
     assert (made.cause, made.holds) == (None, None)
     assert "nothing was proven to be wrong" in made.said
+
+
+def test_without_a_verdict_on_the_run_before_nothing_is_known(tmp_path: Path) -> None:
+    made = verify(tmp_path, [NotJudged(ZERO, "no time", why="no-time")], [Clear(ZERO, "clean")])
+    assert (made.cause, made.holds) == (None, None)
+    assert "has no verdict (no time was left to test missing-zero-grad)" in made.said
 
 
 def test_of_several_causes_it_is_the_one_whose_fix_this_is(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_healthy_says_what_passed_in_how_many_steps_and_what_was_not_tested() ->
     beside = NotApplicable("ranks-diverged", "one process trains")
     diagnosis = verdict_of(*CLEARED, left, beside, steps=240)
     assert diagnosis.verdict == "healthy"
-    assert diagnosis.reason == "9 of 10 applicable tests pass, 1 could not be made"
+    assert diagnosis.reason == "9 of 10 applicable tests pass, 1 could not be run"
     assert [one.cause for one in diagnosis.not_judged] == ["overfitting"]
 
 

@@ -160,6 +160,22 @@ for step in range(STEPS):
         ),
         "        self.opt.zero_grad()",
     ),
+    "most passes go on before the step": Spelling(
+        "missing-zero-grad",
+        changed(
+            (
+                ZERO + BACKWARD + STEP,
+                """\
+    (loss / 2).backward()
+    if step % 2 == 0:
+        continue
+    optimizer.step()
+""",
+            ),
+            ('    print("step", step, "loss", loss.item())\n', ""),
+        ),
+        "    optimizer.zero_grad()",
+    ),
     "two places that step": Spelling(
         "missing-zero-grad",
         changed(
@@ -249,6 +265,32 @@ loader = torch.utils.data.DataLoader(Windows(), batch_size=B, shuffle=True)
             ("y.view(-1))", "batch['labels'].view(-1))"),
         ),
         """        return {"ids": text[i : i + T], "labels": text[i + 1 : i + T + 1]}""",
+    ),
+    "two places on in a counted loop": Spelling(
+        "targets-misaligned",
+        changed(
+            (
+                "model = Model()\n",
+                """\
+class Windows(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(text) - T - 1
+
+    def __getitem__(self, i):
+        row = text[i : i + T + 2]
+        return row[:-2], row[2:]
+
+
+model = Model()
+loader = torch.utils.data.DataLoader(Windows(), batch_size=B, shuffle=True)
+""",
+            ),
+            (
+                "for step in range(STEPS):\n    x, y = get_batch()\n",
+                "for step, (x, y) in enumerate(loader):\n    if step == STEPS:\n        break\n",
+            ),
+        ),
+        "        return row[:-2], row[1:-1]",
     ),
     "nothing is left for the last row": Spelling(
         "targets-misaligned",

@@ -44,7 +44,7 @@ def test_every_spelling_gets_its_diff_and_every_twin_none(tmp_path: Path, name: 
 
 
 def test_every_fault_has_three_spellings_and_a_twin() -> None:
-    for cause in FIXES:
+    for cause in FIXES.keys() - {"optimizer-holds-stale-params"}:  # made as for what it leaves out
         of_it = [one for one in ALL.values() if one.cause == cause]
         assert sum(one.adds is not None for one in of_it) >= 3
         assert any(one.adds is None for one in of_it)
@@ -175,10 +175,122 @@ TWINS = {
         "params-not-in-optimizer",
         ("model.parameters(), lr", "[{'params': model.head.parameters()}], lr"),
     ),
+    "scale: an evaluation divides the sums itself": twin(
+        "loss-scale-wrong",
+        (
+            "model = Model()\n",
+            "model = Model()\ncriterion = nn.CrossEntropyLoss(reduction='sum')\n",
+        ),
+        (S.LOSS, S.LOSS.replace("F.cross_entropy(", "criterion(")),
+        (
+            '    print("step"',
+            "    mean = criterion(logits.view(-1, V), y.view(-1)).item() / y.numel()\n"
+            '    print("step"',
+        ),
+    ),
+    "scale: the sums are divided by a count": twin(
+        "loss-scale-wrong",
+        ("for step in", "total = count = 0\nfor step in"),
+        (
+            S.LOSS,
+            S.LOSS.replace("y.view(-1))", "y.view(-1), reduction='sum')")
+            + "    total += loss.item()\n    count += y.numel()\n",
+        ),
+    ),
+    "scale: a product with one-hot targets": twin(
+        "loss-scale-wrong",
+        (
+            S.LOSS,
+            "    loss = -(F.one_hot(y, V) * logits.log_softmax(-1)).sum()  # F.cross_entropy(\n",
+        ),
+    ),
+    "shift: the scores were flattened before": twin(
+        "targets-misaligned",
+        (
+            S.LOSS,
+            "    logits = logits.view(-1, V)\n    loss = F.cross_entropy(logits, x.view(-1))\n",
+        ),
+    ),
+    "shift: the targets were flattened before": twin(
+        "targets-misaligned",
+        (
+            S.LOSS,
+            "    goal = x.view(-1)\n    loss = F.cross_entropy(logits.view(-1, V), goal)\n",
+        ),
+    ),
+    "shift: the scores were turned before": twin(
+        "targets-misaligned",
+        (
+            S.LOSS,
+            "    logits = logits.transpose(1, 2)\n    loss = F.cross_entropy(logits, x)\n",
+        ),
+    ),
+    "shift: the model flattens its scores": twin(
+        "targets-misaligned",
+        ("        return logits\n", "        return logits.view(-1, V)\n"),
+        (S.LOSS, "    loss = F.cross_entropy(logits, x.view(-1))\n"),
+    ),
+    "mask: a memory stands before the keys": twin(
+        "causal-mask-leak",
+        (
+            S.BY_HAND,
+            "        k, v = (torch.cat([self.memory, one], dim=1) for one in (k, v))\n"
+            "        y = F.scaled_dot_product_attention(q, k, v)\n",
+        ),
+    ),
+    "mask: a softmax over the queries": twin(
+        "causal-mask-leak", (S.MASKED, ""), ("F.softmax(att, dim=-1)", "F.softmax(att, dim=-2)")
+    ),
+    "params: a list of parameters": twin(
+        "params-not-in-optimizer",
+        (
+            "        self.head = nn.Linear(D, V)\n",
+            "        self.head = nn.Linear(D, V)\n"
+            "        self.scales = [nn.Parameter(torch.ones(D)) for _ in range(2)]\n",
+        ),
+    ),
+    "params: a list before the module is one": twin(
+        "params-not-in-optimizer",
+        (
+            "        super().__init__()\n        self.tokens",
+            "        self.layers = [Attention()]\n        super().__init__()\n        self.tokens",
+        ),
+    ),
+    "params: some of a part of the model": twin(
+        "params-not-in-optimizer",
+        (
+            S.MAKE,
+            "body = model.attention\n"
+            "optimizer = torch.optim.AdamW([p for p in body.parameters() if p.ndim > 1], lr=1e-2)\n",
+        ),
+    ),
+    "params: a part of a whole": twin(
+        "params-not-in-optimizer",
+        (
+            "model = Model()\n" + S.MAKE,
+            "class Whole(nn.Module):\n    def __init__(self, body):\n        super().__init__()\n"
+            "        self.body, self.last = body, nn.Linear(V, V)\n\n\n"
+            "body = Model()\nmodel = Whole(body)\n"
+            "optimizer = torch.optim.AdamW(body.attention.parameters(), lr=1e-2)\n",
+        ),
+    ),
     "params: two optimizers are made": twin(
         "params-not-in-optimizer", (S.MAKE, S.MAKE.replace("model.p", "model.head.p") + S.MAKE)
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"), [("made too early", True), ("filtered by name", False)]
+)
+def test_an_optimizer_of_old_parameters_is_made_again(
+    tmp_path: Path, name: str, offered: bool
+) -> None:
+    one = replace(spellings.params[name], cause="optimizer-holds-stale-params")
+    diff = fix(tmp_path, f"params: {name}", one)
+    assert (diff is not None) == offered
+    if diff is not None:
+        assert diff == fix(tmp_path / "again", f"params: {name}", spellings.params[name])
 
 
 @pytest.mark.parametrize("name", TWINS)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import made_verdicts as sample
-from traindoctor.record import ExamResult
-from traindoctor.report import checklist, first_rows, markdown, terminal
+from traindoctor.record import ExamResult, Record
+from traindoctor.report import checklist, first_rows, markdown, next_steps, terminal
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE.parent / "snapshots"
@@ -104,11 +104,18 @@ def test_a_fix_stands_below_what_to_change_and_what_it_did_on_top() -> None:
     cause = replace(made.causes[0], fix=diff)
     made = replace(made, causes=(cause,), reproduce="traindoctor run -m x --y")
     text = terminal.report(made)
-    lines = text[text.index("  diff  ") :].splitlines()[:7]
+    lines = text[text.index("  diff  ") :].splitlines()[:10]
+    # Two lines around each change, as no excerpt has shown the place.
+    assert [line[13:] for line in lines] == [
+        "line 5:", " a", " b", "-    c(1)", "+    c(2)", "+    d()", " e", "line 20:", "-f", "+g",
+    ]  # fmt: skip
+    script = {"path": "train.py", "text": "x\n" * 60, "bytes": 120}
+    shown = terminal.report(made, Record(facts={"script.text": script}))
+    lines = shown[shown.index("  diff  ") :].splitlines()[:7]
     assert [line[13:] for line in lines] == [
         "line 5:", "-    c(1)", "+    c(2)", "+    d()", "line 20:", "-f", "+g",
     ]  # fmt: skip
     told = terminal.report(replace(made, verified={"said": "the law now holds"}))
     assert "\n  verified   the law now holds\n" in told
-    steps = terminal.next_steps(made, Path("runs/x").absolute())
-    assert "traindoctor run --verify-fix runs/x/fix.diff -m x --y\n" in steps
+    steps = next_steps.next_steps(made, Path("runs/x").absolute())
+    assert "traindoctor run --verify-fix runs/x/fix.diff -m x --y" in steps

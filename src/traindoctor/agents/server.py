@@ -201,7 +201,7 @@ def add_reading(server: MCPServer[Any], folder: Folder) -> None:
         first_step: int | None = None,
         last_step: int | None = None,
     ) -> dict[str, Any]:
-        """A recorded series (loss.root, grad.norm, ...) in at most `points` points (500); without a name, the names there are.
+        """A recorded series (loss.root, grad.norm, ...) in about `points` points, at most 500; without a name, the names there are.
 
         Each stretch is shown by its lowest and its highest value; what is not finite is null, and told in not_finite.
         """

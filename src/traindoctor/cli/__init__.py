@@ -85,7 +85,7 @@ def cli() -> None:
 def main() -> None:
     """Entry point: the user's mistakes become one sentence and exit status 2."""
     try:
-        status = cli.main(standalone_mode=False)
+        status = cli.main(prog_name="traindoctor", standalone_mode=False)
         _leave(status if isinstance(status, int) else 0)
     except click.exceptions.Abort:
         click.echo("stopped", err=True)

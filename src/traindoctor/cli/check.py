@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from traindoctor.cli.completion import files
 from traindoctor.errors import TraindoctorError
 
 # Operations of one step that two CPU cores make in about a second; under so few rows nothing varies over a batch.
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     "--json",
     "json_file",
     metavar="FILE",
+    shell_complete=files,
     help="Also write the verdict as JSON; - for standard output (the script's own goes to standard error).",
 )
 @click.option(
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     "data",
     multiple=True,
     metavar="PATH",
+    shell_complete=files,
     help="Check traindoctor's own trainer on this text; more settings as for `traindoctor train`.",
 )
 @click.option(
@@ -52,8 +55,10 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also test every module alone by finite differences, on its real inputs (up to a minute more).",
 )
-@click.argument("target", required=False, metavar="[SCRIPT.PY | FILE.PY]")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@click.argument("target", required=False, metavar="[SCRIPT.PY | FILE.PY]", shell_complete=files)
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...", shell_complete=files
+)
 def command(
     json_file: str | None,
     data: tuple[str, ...],
@@ -100,6 +105,7 @@ def tell(found: Checkup, json_to: str | IO[str] | None, whole: str | None = None
     """Prints table and verdict, or writes the JSON alone to the stream; gives the exit status. `whole`: the command for
     the whole run."""
     from traindoctor.cli.diagnose import STATUS
+    from traindoctor.record import Record
     from traindoctor.report import checklist, first_rows, next_steps, terminal
     from traindoctor.report import json as json_report
 
@@ -113,8 +119,8 @@ def tell(found: Checkup, json_to: str | IO[str] | None, whole: str | None = None
         first = first_rows.report(found.exams, found.decode, width=width)
         if first:
             click.echo(first)
-        terminal.show(found.diagnosis, sys.stdout)
-        more = (whole,) if whole and found.diagnosis.verdict == "healthy" else ()
+        terminal.show(found.diagnosis, sys.stdout, Record(facts={"script.text": found.script}))
+        more = (whole,) if whole else ()
         commands = next_steps.next_steps(found.diagnosis, more=more)
         click.echo(next_steps.text(commands, width), nl=False)
     return STATUS[found.diagnosis.verdict]
@@ -228,7 +234,7 @@ def of_trainer(data: tuple[str, ...], extra: list[str], seconds: float, layers: 
             raise TraindoctorError(
                 f"check writes no run: leave --{name} away, or use traindoctor train"
             )
-    for name in ("doctor", "quiet"):
+    for name in ("doctor", "quiet", "json_file"):
         given.pop(name)
     preset, file = given.pop("preset"), given.pop("file")
     chosen = {name: value for name, value in given.items() if value not in (None, ())}

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from traindoctor.cli.completion import files
 from traindoctor.errors import TraindoctorError
 from traindoctor.plain_files import is_there
 
@@ -35,6 +36,7 @@ class Compare(click.Command):
     "--json",
     "json_file",
     metavar="FILE",
+    shell_complete=files,
     help="Also write the answer as JSON; - for standard output (what A and B print goes to standard error).",
 )
 @click.option(
@@ -48,6 +50,7 @@ class Compare(click.Command):
     "map_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
+    shell_complete=files,
     help="JSON: name in B -> name in A, a list of names in A that stand side by side, or null.",
 )
 @click.option(
@@ -64,8 +67,8 @@ class Compare(click.Command):
     show_default=True,
     help="Perturbed runs of A that the tolerance is measured on.",
 )
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", shell_complete=files)
+@click.argument("b", shell_complete=files)
 def command(
     json_file: str | None,
     report_file: Path | None,

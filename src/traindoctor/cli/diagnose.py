@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from traindoctor.cli.completion import files
 from traindoctor.diagnosis import Diagnosis, diagnose
 from traindoctor.errors import RecordError
 from traindoctor.logs import read_log
@@ -46,6 +47,7 @@ def tell(diagnosis: Diagnosis, record: Record, source: Path, json_file: str | No
     "--json",
     "json_file",
     metavar="FILE",
+    shell_complete=files,
     help="Also write the verdict as JSON; - for standard output.",
 )
 @click.option(

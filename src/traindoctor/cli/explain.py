@@ -10,13 +10,14 @@ from traindoctor.checks import BY_SLUG
 from traindoctor.diagnosis import explain
 
 
-def slugs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell's completion."""
-    return [slug for slug in BY_SLUG if slug.startswith(incomplete)]
+def causes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell's completion: slugs, or codes where one was begun."""
+    codes = [check.code for check in BY_SLUG.values()] if incomplete else []
+    return [one for one in (*BY_SLUG, *codes) if one.startswith(incomplete)]
 
 
 @click.command()
-@click.argument("cause", shell_complete=slugs)
+@click.argument("cause", shell_complete=causes)
 def command(cause: str) -> None:
     """Print the page of CAUSE, a slug (missing-zero-grad) or a code (GRD001)."""
     page = explain(cause)

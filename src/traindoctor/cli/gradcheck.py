@@ -10,15 +10,17 @@ from typing import Any
 
 import click
 
+from traindoctor.cli.completion import files
 from traindoctor.errors import TraindoctorError
 
 
 @click.command("gradcheck")
-@click.argument("target", metavar="MODULE:FUNCTION")
+@click.argument("target", metavar="MODULE:FUNCTION", shell_complete=files)
 @click.option(
     "--json",
     "json_file",
     metavar="FILE",
+    shell_complete=files,
     help="Also write the answer as JSON; - for standard output (what the module prints goes to standard error).",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the random directions.")

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import click
 
+from traindoctor.cli.completion import files
+
 
 @click.command()
 @click.option(
-    "-o", "--out", metavar="DIR", help="Folder of the run (default: a new one under runs/)."
+    "-o",
+    "--out",
+    metavar="DIR",
+    shell_complete=files,
+    help="Folder of the run (default: a new one under runs/).",
 )
 @click.option(
     "--vocab-size",

@@ -19,8 +19,8 @@ from traindoctor.errors import TraindoctorError
 def command(folder: Path) -> None:
     """Serve run, check, diagnose, explain, compare, the list of runs and their series to coding agents.
 
-    The protocol is the Model Context Protocol over standard input and output; a client starts this command itself. What
-    an agent names must lie in --folder. Scripts that it runs are run with your rights, as if you ran them.
+    The protocol is the Model Context Protocol over standard input and output; a client starts this command itself. An
+    agent can name nothing outside of --folder. Scripts that it runs are run with your rights, as if you ran them.
     """
     try:
         from traindoctor.agents.server import serve

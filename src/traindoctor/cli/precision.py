@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from traindoctor.cli.completion import files
 from traindoctor.errors import TraindoctorError
 from traindoctor.report import terminal
 
@@ -31,9 +32,19 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the logits.")
 @click.option(
-    "--json", "json_file", metavar="FILE", help="Write everything as JSON ('-': standard output)."
+    "--json",
+    "json_file",
+    metavar="FILE",
+    shell_complete=files,
+    help="Write everything as JSON ('-': standard output).",
 )
-@click.option("--plot", "plot_file", metavar="FILE", help="Draw the errors: .png, .svg or .html.")
+@click.option(
+    "--plot",
+    "plot_file",
+    metavar="FILE",
+    shell_complete=files,
+    help="Draw the errors: .png, .svg or .html.",
+)
 def command(
     sizes: tuple[int, ...], seed: int, json_file: str | None, plot_file: str | None
 ) -> None:

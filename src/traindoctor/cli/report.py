@@ -87,6 +87,7 @@ def write_text(text: str, output: Path | None) -> None:
         click.echo(text, nl=False)
         return
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise TraindoctorError(f"cannot write the report to {output}: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from traindoctor.cli.completion import files
 from traindoctor.cli.sizes import Bytes
 from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.integrations.board_beside import BOARDS, BoardBeside, require
@@ -28,11 +30,17 @@ RANKS_SECONDS = 10.0
 @click.command(
     context_settings={"allow_interspersed_args": False},
 )
-@click.option("--out", metavar="DIR", help="Folder of the run (default: a new one under runs/).")
+@click.option(
+    "--out",
+    metavar="DIR",
+    shell_complete=files,
+    help="Folder of the run (default: a new one under runs/).",
+)
 @click.option(
     "--json",
     "json_file",
     metavar="FILE",
+    shell_complete=files,
     help="Write the verdict as JSON; - for standard output (the script's own goes to standard error).",
 )
 @click.option(
@@ -73,11 +81,14 @@ RANKS_SECONDS = 10.0
     "--verify-fix",
     "patch_file",
     metavar="PATCH",
+    shell_complete=files,
     help="Run a copy of the script with this unified diff, and say whether what was broken now holds.",
 )
 @click.option("-m", "module", is_flag=True, help="Run a module, as python -m does.")
-@click.argument("target", metavar="SCRIPT.PY | -m MODULE")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@click.argument("target", metavar="SCRIPT.PY | -m MODULE", shell_complete=files)
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...", shell_complete=files
+)
 def command(
     out: str | None,
     json_file: str | None,
@@ -215,6 +226,7 @@ def verdict_at_the_end(
         unrecorded=watch.unrecorded if watch else None,
         ended_early=watch.record_writer.failed if watch and recorded else None,
         verify=settings if "patch" in settings else None,
+        command=command_of(settings),
     )
 
 
@@ -227,11 +239,12 @@ def verdict(
     unrecorded: str | None = None,
     ended_early: str | None = None,
     verify: Mapping[str, Any] | None = None,
+    command: str | None = None,
 ) -> Diagnosis:
     """Judges the record of all ranks, prints to standard error and writes the JSON.
 
     `unrecorded` says why there is no record: that is told even to those who want no other word of ours. `verify`: the
-    settings of a patched run, whose verdict says what the change did.
+    settings of a patched run, whose verdict says what the change did. `command`: how to try again where nothing was recorded.
     """
     from traindoctor.capture.arming import say
     from traindoctor.diagnosis import diagnose
@@ -245,7 +258,8 @@ def verdict(
     record = open_record(folder) if recorded else Record()
     diagnosis = diagnose(record, ended_early=ended_early)
     if not recorded:
-        diagnosis = replace(diagnosis, reason=unrecorded or why_nothing(status))
+        reason = unrecorded or why_nothing(status)
+        diagnosis = replace(diagnosis, reason=reason, reproduce=command)
     if verify is not None and recorded:
         from traindoctor.cli.verify import with_verification
 
@@ -265,6 +279,17 @@ def verdict(
     if json_to is not None:
         json_report.write(diagnosis, json_to)
     return diagnosis
+
+
+def command_of(settings: Mapping[str, Any]) -> str:
+    """How a run was asked for, as a shell takes it."""
+    from traindoctor.diagnosis.verdict import RUN
+    from traindoctor.record.secrets import redact_arguments
+
+    options = ["--verify-fix", str(settings["patch"])] if "patch" in settings else []
+    options += ["-m"] if settings["module"] else []
+    script = str(settings.get("typed", settings["script"]))
+    return RUN + shlex.join([*options, script, *redact_arguments(settings["argv"])])
 
 
 def why_nothing(status: int | str) -> str:

@@ -9,10 +9,12 @@ import time
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import click
 
+from traindoctor.cli.completion import files
+from traindoctor.cli.stdout_alone import stdout_for_json
 from traindoctor.errors import CheckpointError, ConfigError, TraindoctorError
 from traindoctor.integrations.board_beside import BOARDS, BoardBeside, require
 from traindoctor.lm.config import RunConfig
@@ -58,7 +60,7 @@ def setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
         elif typing.get_origin(setting.kind) is Literal:
             extra = {"type": click.Choice(typing.get_args(setting.kind))}
         elif setting.name == "data":
-            extra = {"multiple": True, "metavar": "PATH"}
+            extra = {"multiple": True, "metavar": "PATH", "shell_complete": files}
         help_text = setting.text[0].upper() + setting.text[1:] + "." + default
         function = click.option(*names, default=None, help=help_text, **extra)(function)
     return function
@@ -87,6 +89,13 @@ def setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="Send the health measures and the verdict to a board as the run goes on.",
 )
 @click.option("--quiet", is_flag=True, help="Print only how it ends.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    shell_complete=files,
+    help="Write the verdict as JSON; - for standard output (all else goes to standard error).",
+)
 @setting_options
 def command(
     preset: str | None,
@@ -98,6 +107,7 @@ def command(
     ui: bool,
     board: str | None,
     quiet: bool,
+    json_file: str | None,
     **options: Any,
 ) -> int:
     """Train a transformer language model on your text.
@@ -120,8 +130,11 @@ def command(
     first_rank = os.environ.get("RANK", "0") == "0"
     if board is not None and not doctor:
         raise ConfigError("--board shows what the doctor measures: leave --no-doctor away")
+    if json_file is not None and not doctor:
+        raise ConfigError("--json writes the doctor's verdict: leave --no-doctor away")
     if board is not None:
         require(board)
+    json_to = stdout_for_json() if json_file == "-" else json_file
     if ui and first_rank:
         from traindoctor.cli.live import open_page
 
@@ -138,11 +151,17 @@ def command(
                 beside = BoardBeside(board, run)
                 stack.callback(lambda: click.echo(beside.finish(), err=quiet))
 
-        return train_and_tell(run, config, begun, doctor=doctor, quiet=quiet)
+        return train_and_tell(run, config, begun, doctor=doctor, quiet=quiet, json_to=json_to)
 
 
 def train_and_tell(
-    run: Path, config: RunConfig, begun: Callable[[], None], *, doctor: bool, quiet: bool
+    run: Path,
+    config: RunConfig,
+    begun: Callable[[], None],
+    *,
+    doctor: bool,
+    quiet: bool,
+    json_to: str | IO[str] | None = None,
 ) -> int:
     """Trains with a display on rank 0; the doctor joins when model and optimizer are there."""
     import torch
@@ -180,6 +199,10 @@ def train_and_tell(
             ),
         )
     display.after(outcome)
+    if json_to is not None and not display.silent and display.verdict is not None:
+        from traindoctor.report import json as json_report
+
+        json_report.write(display.verdict, json_to)
     return 130 if outcome.reason == "interrupted" else 0
 
 

@@ -20,6 +20,7 @@ from traindoctor.lm.estimate import human_bytes
 from traindoctor.lm.presets import PRESETS
 
 if TYPE_CHECKING:
+    from traindoctor.diagnosis import Diagnosis
     from traindoctor.doctor import Doctor
     from traindoctor.lm import callbacks
 
@@ -154,9 +155,14 @@ class Display:
             return ""
         return health(tuple(self.doctor.proven), len(self.doctor.asked)) + " "
 
+    @property
+    def verdict(self) -> Diagnosis | None:
+        """None without a doctor, and where one that was here before will speak later."""
+        return self.doctor.diagnosis if self.doctor is not None and self.doctor.finished else None
+
     def _verdict(self, console: Console) -> None:
-        diagnosis = self.doctor.diagnosis if self.doctor else None
-        if self.doctor is None or diagnosis is None or not self.doctor.finished:
+        diagnosis = self.verdict
+        if diagnosis is None:
             return
         causes = ", ".join(cause.finding.cause for cause in diagnosis.roots)
         console.print(f"verdict: {diagnosis.verdict}{': ' + causes if causes else ''}")

@@ -89,7 +89,8 @@ def verified(
         loss=_gain(before[0], after[0], cause),
         said="",
     )
-    return replace(made, said=_sentence(made))
+    open_before = before[1].reason if before[1].verdict == "inconclusive" else None
+    return replace(made, said=_sentence(made, open_before))
 
 
 def _meant(before: Diagnosis, after: dict[str, str], text: str) -> str | None:
@@ -121,8 +122,11 @@ def _gain(before: Record, after: Record, cause: str | None) -> Gain | None:
     return Gain(one.measure, one.a, one.b, gained, one.first, one.last, remark)
 
 
-def _sentence(one: Verification) -> str:
-    if one.cause is None:
+def _sentence(one: Verification, open_before: str | None = None) -> str:
+    """`open_before`: why the run without the change has no verdict."""
+    if one.cause is None and open_before is not None:
+        text = f"whether it cures anything is not known: the run without the change has no verdict ({open_before})"
+    elif one.cause is None:
         text = "nothing was proven to be wrong without the change, so there is nothing that it could cure"
     else:
         what = f"{one.cause}: {one.law}" if one.law else one.cause

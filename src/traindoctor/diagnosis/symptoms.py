@@ -158,8 +158,8 @@ def _on_unigram_rung(record: Record) -> list[Symptom]:
         return []
     since = int(gap.steps[len(on) - length])
     text = (
-        f"the loss stays where counting the targets alone gets ({record['ladder.unigram'].last:.3g} nats): "
-        "what the model is given is not used"
+        f"the loss stays at the entropy of the token frequencies ({record['ladder.unigram'].last:.3g} nats): "
+        "the model makes no use of its input"
     )
     return [Symptom("loss-at-unigram", text, since, True)]
 
@@ -180,7 +180,7 @@ def _too_good(record: Record) -> list[Symptom]:
     late = float(np.mean(gap.tail(LATE).values))
     if not late <= -TOO_GOOD:
         return []
-    text = f"the loss is {-late:.2g} nats better than a count of five tokens"
+    text = f"the loss is {-late:.2g} nats lower than that of a 5-gram model"
     return [Symptom("loss-too-good", text)]
 
 

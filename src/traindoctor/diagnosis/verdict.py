@@ -283,10 +283,10 @@ def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
 
 
 def _passed(made: Diagnosis) -> str:
-    """'38 of 40 applicable tests pass, 2 could not be made'"""
+    """'38 of 40 applicable tests pass, 2 could not be run'"""
     text = f"{made.passed} of {made.applicable} applicable tests pass"
     left = len(made.not_judged)
-    return f"{text}, {left} could not be made" if left else text
+    return f"{text}, {left} could not be run" if left else text
 
 
 def _longer(run: Run, made: Diagnosis) -> str | None:

@@ -34,7 +34,7 @@ LEARNED = 0.1
 STILL, ENOUGH = 0.01, 40
 
 
-@exam(name="overfit_batch", title="Learn one batch by heart", cost=300, least=60)
+@exam(name="overfit_batch", title="Overfit one batch", cost=300, least=60)
 def overfit_batch(patient: Patient) -> Mapping[str, Any]:
     """`start` and `end` of the loss; `floor` is what targets that contradict each other leave.
 

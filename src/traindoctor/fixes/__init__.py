@@ -16,6 +16,7 @@ from traindoctor.fixes import (
     double_softmax,
     loss_scale_wrong,
     missing_zero_grad,
+    optimizer_holds_stale_params,
     params_not_in_optimizer,
     patch,
     targets_misaligned,
@@ -33,6 +34,7 @@ FIXES: dict[str, Callable[[Source, Finding, Record], list[Edit]]] = {
     "double-softmax": double_softmax.fix,
     "loss-scale-wrong": loss_scale_wrong.fix,
     "params-not-in-optimizer": params_not_in_optimizer.fix,
+    "optimizer-holds-stale-params": optimizer_holds_stale_params.fix,
 }
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 
 from traindoctor.fixes.masks import corrected
-from traindoctor.fixes.nodes import argument, called
+from traindoctor.fixes.nodes import argument, called, constant, keyword
 from traindoctor.fixes.places import only
 from traindoctor.fixes.source import Edit, Source
 from traindoctor.fixes.tensors import has_torch, of_one_input
 from traindoctor.fixes.triangles import penalty, triangle
 
 PRODUCTS = frozenset("matmul bmm einsum baddbmm".split())
+# The last axis of scores with heads or without.
+LAST = (-1, 3)
 
 
 def softmax_of(source: Source, statement: ast.stmt) -> ast.Call | None:
@@ -38,7 +40,11 @@ def by_hand(source: Source, softmax: ast.Call) -> list[Edit]:
     scores = argument(softmax, 0, "input") if of_library else softmax.func.value  # type: ignore[attr-defined]
     if scores is None:
         return []
-    if not of_one_input(source, [scores]):
+    axis = keyword(softmax, "dim") or next(
+        (one for one in reversed(softmax.args) if one is not scores), None
+    )
+    # A mask of rows and columns hides what is ahead where the softmax runs over the columns.
+    if constant(axis) not in LAST or not of_one_input(source, [scores]):
         return []
     masked = mask_before(source, scores)
     if masked == "unclear":

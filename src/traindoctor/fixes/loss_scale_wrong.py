@@ -17,6 +17,11 @@ UNDIVIDED = 0.02
 LOSSES = frozenset(
     "CrossEntropyLoss NLLLoss MSELoss L1Loss SmoothL1Loss HuberLoss BCELoss BCEWithLogitsLoss KLDivLoss".split()
 )
+# One number per target: a choice among the classes, or with reduction="none" one of these losses.
+CHOICES = frozenset("gather take_along_dim".split())
+OF_CLASSES = frozenset("cross_entropy nll_loss CrossEntropyLoss NLLLoss".split())
+SHAPES = frozenset("view reshape flatten squeeze unsqueeze contiguous float neg".split())
+COUNTING = frozenset("numel size len sum".split())
 
 
 def fix(source: Source, finding: Finding, record: Record) -> list[Edit]:
@@ -42,6 +47,8 @@ def meant(source: Source, finding: Finding, main: dict[str, Any]) -> list[Edit]:
     if not statements or not isinstance(statements[0], ast.Assign | ast.Return | ast.Expr):
         return []
     statement = statements[0]
+    if counted_beside(source, statement):
+        return []
     kept = [
         reduction for call in source.calls(statement) for reduction in [keyword(call, "reduction")]
     ]
@@ -54,6 +61,8 @@ def meant(source: Source, finding: Finding, main: dict[str, Any]) -> list[Edit]:
         if isinstance(made := source.value(call.func), ast.Call) and called(made) in LOSSES
     )
     if criterion is not None and constant(keyword(criterion, "reduction")) == "sum":
+        if sum(source.value(call.func) is criterion for call in source.calls()) != 1:
+            return []  # an evaluation may divide its sums itself
         reduction = keyword(criterion, "reduction")
         assert reduction is not None
         return [source.replace(reduction, quoted(source, reduction, "mean"))]
@@ -77,10 +86,47 @@ def summed_by_hand(source: Source, statement: ast.stmt) -> list[Edit]:
             for call in source.calls(one)
             if is_total(call) and same(summand(call), ast.Name(target.id, ast.Load()))
         )
-    if total is None:
+    if total is None or not one_per_target(source, summand(total)):
         return []
     start, end = source.span(total.func)
     return [Edit(end - len("sum"), end, "mean")] if source.text[start:end].endswith("sum") else []
+
+
+def counted_beside(source: Source, statement: ast.stmt) -> bool:
+    """`total += loss.item(); count += y.numel()`: what is told at the end is a sum over a count, and a mean is none."""
+    around = next((one for one in source.above(statement) if isinstance(one, LOOPS)), None)
+    sums = [
+        node
+        for node in ast.walk(around or source.tree)
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
+    ]
+    return any(
+        called(part) in COUNTING or (isinstance(part, ast.Attribute) and part.attr == "shape")
+        for one in sums
+        for part in ast.walk(one.value)
+    )
+
+
+def one_per_target(source: Source, node: ast.expr) -> bool:
+    """Whether surely one number per target is summed: over a product with one-hot targets the mean is another one."""
+    node = source.value(node)
+    while True:
+        if isinstance(node, ast.UnaryOp):
+            node = source.value(node.operand)
+        elif called(node) in SHAPES and isinstance(node, ast.Call):
+            if not isinstance(node.func, ast.Attribute):
+                return False
+            node = source.value(node.func.value)
+        else:
+            break
+    if not isinstance(node, ast.Call):
+        return False
+    made = source.value(node.func)
+    return called(node) in CHOICES or any(
+        constant(keyword(one, "reduction")) == "none"
+        for one in (node, made)
+        if isinstance(one, ast.Call) and called(one) in OF_CLASSES
+    )
 
 
 def is_total(call: ast.Call) -> bool:

@@ -27,7 +27,7 @@ def fix(source: Source, finding: Finding, record: Record) -> list[Edit]:
     block = source.block(statement)
     earlier = block[: block.index(statement)]
     passes = [one for one in earlier if is_backward(one)]
-    if passes:
+    if passes and not leaves_early(earlier[earlier.index(passes[0]) :]):
         # In the same block: all that reads .grad between the two still finds it.
         edit = source.insert_before(passes[0], line)
     elif has_backward(around) and not reads_gradients(block[block.index(statement) :]):
@@ -69,6 +69,12 @@ def clears(region: ast.AST) -> bool:
 
 def is_backward(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and called(statement.value) == "backward"
+
+
+def leaves_early(statements: list[ast.stmt]) -> bool:
+    """A `continue` between backward and step: most passes only add to the gradients, and must find them."""
+    leaving = (ast.Continue, ast.Break, ast.Return)
+    return any(isinstance(node, leaving) for one in statements for node in ast.walk(one))
 
 
 def has_backward(region: ast.AST) -> bool:

@@ -71,6 +71,12 @@ def pairs_of(targets: list[ast.expr], value: ast.expr) -> Iterator[tuple[ast.exp
         yield target, value
 
 
+def given_by(loop: ast.For | ast.AsyncFor) -> ast.expr:
+    """The names for one item of what is looped over: of `for i, (x, y) in enumerate(loader)` that is `(x, y)`."""
+    counted = called(loop.iter) == "enumerate" and isinstance(loop.target, ast.Tuple)
+    return loop.target.elts[-1] if counted else loop.target  # type: ignore[attr-defined]
+
+
 def same(a: ast.AST, b: ast.AST) -> bool:
     """Equal code, whatever its spaces."""
     return ast.dump(a) == ast.dump(b)

@@ -53,7 +53,7 @@ def left_out(source: Source, given: ast.expr) -> list[Edit]:
     roots = [one.value for one in owners if isinstance(one, ast.Attribute)]
     if not owners or len(roots) != len(owners) or not all(same(one, roots[0]) for one in roots):
         return []
-    if not isinstance(roots[0], ast.Name):
+    if not isinstance(roots[0], ast.Name) or is_a_part(source, roots[0]):
         return []
     return [source.replace(value, f"{roots[0].id}.parameters()")]
 
@@ -92,6 +92,8 @@ def unfiltered(source: Source, value: ast.ListComp | ast.GeneratorExp) -> list[E
         iterated.func.value, ast.Name
     ):
         return []
+    if is_a_part(source, iterated.func.value):
+        return []
     kept = f"{named.id}.requires_grad"
     conditions = [
         one
@@ -103,6 +105,23 @@ def unfiltered(source: Source, value: ast.ListComp | ast.GeneratorExp) -> list[E
     start, end = source.span(part.iter)[1], source.span(part.ifs[-1])[1]
     keeps = any(ast.unparse(one) == kept for one in conditions)
     return [Edit(start, end, f" if {kept}" if keeps else "")]
+
+
+def is_a_part(source: Source, name: ast.Name) -> bool:
+    """`body` of `body = model.body` or of `model = Classifier(body)`: its parameters are not all there are."""
+    if isinstance(source.value(name), ast.Attribute | ast.Subscript):
+        return True
+    holders = {"Sequential", "ModuleList", "ModuleDict"} | {
+        node.name
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base).rpartition(".")[2] == "Module" for base in node.bases)
+    }
+    return any(
+        called(call) in holders and name.id in names_in(call)
+        for call in source.calls()
+        if not (isinstance(call.func, ast.Name) and call.func.id == name.id)
+    )
 
 
 # -- made before the module ------------------------------------------------------------------------
@@ -147,7 +166,8 @@ def in_a_list(source: Source, names: list[str]) -> list[Edit]:
     """`self.layers = [...]` becomes an nn.ModuleList."""
     attributes = {name.partition("[")[0].rpartition(".")[2] for name in names}
     home = module_list(source)
-    if len(attributes) != 1 or home is None:
+    # A parameter right in the list is no module.
+    if len(attributes) != 1 or home is None or not all("]." in name for name in names):
         return []
     attribute = attributes.pop()
     lists = [
@@ -158,9 +178,17 @@ def in_a_list(source: Source, names: list[str]) -> list[Edit]:
         if isinstance(target, ast.Attribute) and target.attr == attribute
     ]
     value = only(lists)
-    if not isinstance(value, ast.List | ast.ListComp):
+    if not isinstance(value, ast.List | ast.ListComp) or not begun(source, value):
         return []
     return [source.replace(value, f"{home}({source.code(value)})")]
+
+
+def begun(source: Source, value: ast.expr) -> bool:
+    """Whether `super().__init__()` was called before: only then a module takes in others."""
+    function = source.scope(source.statement(value))
+    return any(
+        called(call) == "__init__" and call.lineno < value.lineno for call in source.calls(function)
+    )
 
 
 def module_list(source: Source) -> str | None:

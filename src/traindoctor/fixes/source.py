@@ -18,6 +18,7 @@ from traindoctor.fixes.nodes import (
     body_of,
     bound_by,
     constant,
+    given_by,
     in_target,
     is_attribute,
     names_in,
@@ -188,7 +189,7 @@ class Source:
                 return self._of_module(name.id) if self._is_global(outer, name.id) else None
             if isinstance(outer, LOOPS):
                 if not isinstance(outer, ast.While) and name.id in names_in(outer.target):
-                    return in_target(outer, outer.target, None, name.id)
+                    return in_target(outer, given_by(outer), None, name.id)
                 if assigns(outer, name.id):
                     return None  # perhaps carried over from the pass before
             here = outer

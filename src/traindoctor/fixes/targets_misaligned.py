@@ -24,6 +24,9 @@ from traindoctor.fixes.source import Edit, Source
 from traindoctor.fixes.tensors import model_input, without_slice
 from traindoctor.record import Record
 
+FLATTENING = ("view", "reshape", "flatten")
+TURNING = ("transpose", "permute", "mT")
+
 
 def fix(source: Source, finding: Finding, record: Record) -> list[Edit]:
     """Only where the script's own slices say the distance that was measured."""
@@ -158,7 +161,7 @@ def drawn(source: Source, node: ast.expr) -> ast.Call | None:
 
 def cut_scores(source: Source, loss: Loss) -> list[Edit]:
     """`loss(logits.view(-1, V), ids.view(-1))` -> `loss(logits[:, :-1].reshape(-1, V), ids[:, 1:].reshape(-1))`"""
-    if not reduced(source, loss.call):
+    if not reduced(source, loss.call) or not batch_first(source, loss):
         return []
     edits = []
     for node, cut in ((loss.scores, "[:, :-1]"), (loss.targets, "[:, 1:]")):
@@ -167,6 +170,38 @@ def cut_scores(source: Source, loss: Loss) -> list[Edit]:
             return []
         edits.append(source.replace(node, text))
     return edits
+
+
+def batch_first(source: Source, loss: Loss) -> bool:
+    """Whether the loss itself flattens both, or turns the scores' classes to the front: what it is given then has
+    the places on its second axis. What was reshaped before has them nobody knows where."""
+    scores, targets = shapes(loss.scores), shapes(loss.targets)
+    if any(reshaped(source, core(one)) for one in (loss.scores, loss.targets)):
+        return False
+    turned = scores and scores[-1] in TURNING and len(scores) == 1
+    flat = bool(scores) and bool(targets) and scores[-1] in FLATTENING and targets[-1] in FLATTENING
+    return flat or (bool(turned) and not targets)
+
+
+def shapes(node: ast.expr) -> list[str]:
+    """The calls that give another shape, the last one last."""
+    names = []
+    while isinstance(node, ast.Call) and node is not core(node):
+        assert isinstance(node.func, ast.Attribute)
+        names.append(node.func.attr)
+        node = node.func.value
+    return [name for name in reversed(names) if name in (*FLATTENING, *TURNING)]
+
+
+def reshaped(source: Source, node: ast.expr) -> bool:
+    """Whether a name already holds another shape, where the script tells: by its own line, or by what a model returns."""
+    found = source.binding(node) if isinstance(node, ast.Name) else None
+    if found is None or found.value is None:
+        return False
+    if shapes(found.value):
+        return True
+    inner = core(found.value)
+    return isinstance(inner, ast.Name) and reshaped(source, inner)
 
 
 def reduced(source: Source, call: ast.Call) -> bool:

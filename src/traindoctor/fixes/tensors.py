@@ -6,9 +6,11 @@ import ast
 from collections.abc import Sequence
 
 from traindoctor.fixes.losses import core
-from traindoctor.fixes.nodes import argument, constant, keyword, names_in, parameters
+from traindoctor.fixes.nodes import argument, called, constant, keyword, names_in, parameters
 from traindoctor.fixes.slices import whole
 from traindoctor.fixes.source import MOST_NAMES, Edit, Source
+
+JOINING = frozenset("cat concat concatenate".split())
 
 
 def model_input(source: Source, scores: ast.expr) -> ast.expr | None:
@@ -61,11 +63,14 @@ def without_slice(
 
 
 def of_one_input(source: Source, keys_and_values: Sequence[ast.expr]) -> bool:
-    """Whether keys and values come from the first argument of the function alone: it is no attention to another text."""
+    """Whether keys and values come from the first argument of the function alone: it is no attention to another text, and
+    no memory stands before the keys, which would move the diagonal of a mask."""
     used = set[str]().union(*map(names_in, keys_and_values))
     function = source.scope(keys_and_values[0])
     if not isinstance(function, ast.FunctionDef):
         return True
+    if any(called(call) in JOINING for call in source.calls(function)):
+        return False
     given = parameters(function)[1 if isinstance(source.parent(function), ast.ClassDef) else 0 :]
     other = set(given[1:])
     for _ in range(MOST_NAMES):

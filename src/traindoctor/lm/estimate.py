@@ -93,7 +93,7 @@ def size_warning(parameters: int, tokens: int) -> str | None:
     if ratio < OPTIMAL_TOKENS / FAR:
         return (
             f"the model is far too large for this text: {parameters:,} parameters for {tokens:,} tokens; it will "
-            "learn the text by heart: watch the validation loss, or choose a smaller --preset or --dropout 0.2"
+            "memorise the text: watch the validation loss, or choose a smaller --preset or --dropout 0.2"
         )
     if ratio > OPTIMAL_TOKENS * FAR:
         return (

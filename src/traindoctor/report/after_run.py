@@ -7,6 +7,7 @@ from typing import IO
 
 from traindoctor.diagnosis import Diagnosis
 from traindoctor.record import Record
+from traindoctor.record.reader import record_files
 from traindoctor.record.runs import earlier_run
 from traindoctor.report import next_steps, terminal
 
@@ -16,16 +17,19 @@ def print_nothing(diagnosis: Diagnosis, stream: IO[str]) -> None:
     width = terminal.width_of(stream)
     lines = ["traindoctor: INCONCLUSIVE [0 steps]", *terminal.field("why", diagnosis.reason, width)]
     stream.write("\n".join([*lines, *terminal.field("recorded", "nothing", width)]) + "\n")
+    again = (diagnosis.reproduce,) if diagnosis.reproduce else ()
+    stream.write(next_steps.text(again, width))
 
 
 def print_verdict(diagnosis: Diagnosis, record: Record, stream: IO[str], run: Path) -> None:
     """`run`: the folder of the record, or the log that it was read from."""
-    a_log = record.fact("imported") is not None
+    imported = record.fact("imported") is not None
+    a_record = run.suffix == ".sqlite" or (run.is_dir() and bool(record_files(run)))
     terminal.show(diagnosis, stream, record)
     commands = next_steps.next_steps(
         diagnosis,
         run,
-        earlier=None if a_log or not run.is_dir() else earlier_run(run),
-        more=(f"traindoctor import {next_steps.shown(run)}",) if a_log else (),
+        earlier=None if imported or not run.is_dir() else earlier_run(run),
+        more=() if a_record else (f"traindoctor import {next_steps.shown(run)}",),
     )
     stream.write(next_steps.text(commands, terminal.width_of(stream)))

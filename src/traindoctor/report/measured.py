@@ -114,7 +114,7 @@ def shift(v: Values) -> Measured:
         places = next((p["places"] for p in v["pairs"] if p["places"]), None)
         return Measured("targets against inputs", places or "no constant shift", None)
     pair = known[0]
-    text = f"targets are the inputs moved by ({pair['compared']} compared)"
+    text = f"targets are the inputs shifted by ({pair['compared']} compared)"
     return Measured(text, f"{pair['shift']:+d}", "+1")
 
 

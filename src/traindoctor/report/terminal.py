@@ -16,7 +16,7 @@ from traindoctor.diagnosis.rules import ESSENTIAL
 from traindoctor.diagnosis.verdict import RUN
 from traindoctor.record import Record
 from traindoctor.record.text import readable
-from traindoctor.report.excerpt import excerpt
+from traindoctor.report.excerpt import AROUND, excerpt
 from traindoctor.report.words import by_reason, counted, listed, number, place, proof
 
 MIN_WIDTH, MAX_WIDTH = 40, 100
@@ -87,9 +87,9 @@ def _cause(cause: Cause, script: Any, width: int, count: int | None) -> list[str
     lines = [*wrapped(f"{lead}{found.cause}, {found.status}{since}", width)]
     lines += field("what", found.summary, width)
     where = place(found)
+    source = _source(script, found.line, width) if where else []
     if where:
-        lines += field("where", where, width)
-        lines += _source(script, found.line, width)
+        lines += field("where", where, width) + source
     if found.law:
         lines += field("violates", found.law, width)
     if found.undecided:
@@ -99,7 +99,7 @@ def _cause(cause: Cause, script: Any, width: int, count: int | None) -> list[str
     lines += _labelled("proof", proofs) if proofs else []
     lines += field("fix", found.remedy, width)
     if cause.fix is not None:
-        lines += _labelled("diff", _diff(cause.fix))
+        lines += _labelled("diff", _diff(cause.fix, around=0 if source else AROUND))
     if cause.consequences:
         lines += field("explains", listed(list(cause.consequences), MAX_NAMES), width)
     return lines
@@ -121,18 +121,33 @@ def _source(script: Any, line: str | None, width: int) -> list[str]:
     return lines
 
 
-def _diff(diff: str) -> list[str]:
-    """The lines that change, as they stand in the script and below their number: code is never wrapped."""
-    lines: list[str] = []
-    at, last = 0, ""
+def _diff(diff: str, *, around: int = 0) -> list[str]:
+    """The lines that change, as they stand in the script and below their number: code is never wrapped. `around`: so many
+    of the lines before and after them, where no excerpt of the script has shown the place."""
+    numbered: list[tuple[int, str]] = []
+    at = 0
     for line in diff.splitlines()[2:]:
         if found := re.match(r"@@ -(\d+)", line):
             at = int(found[1])
-        elif line[:1] in ("+", "-"):
-            lines += [f"{INDENT}line {at}:"] if not lines or last not in ("+", "-") else []
-            lines.append(INDENT + line)
-        last = line[:1]
-        at += last in (" ", "-")
+            numbered.append((at, "@"))  # what follows does not stand below what was before
+        elif line[:1] in ("+", "-", " "):
+            numbered.append((at, line))
+            at += line[0] != "+"
+    changed = [i for i, (_, line) in enumerate(numbered) if line[0] in "+-"]
+    lines: list[str] = []
+    last = -2
+    for i, (_, line) in enumerate(numbered):
+        if line == "@" or not any(abs(i - one) <= around for one in changed):
+            continue
+        if not line.strip() and i != last + 1:
+            continue  # an excerpt does not begin with an empty line
+        if i != last + 1:
+            first = next(numbered[one][0] for one in changed if one >= i)
+            lines.append(f"{INDENT}line {first}:")
+        lines.append(f"{INDENT}{line}".rstrip())
+        last = i
+    while lines and not lines[-1]:
+        lines.pop()
     return lines
 
 

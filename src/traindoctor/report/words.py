@@ -12,6 +12,8 @@ from traindoctor.checks.base import NOT_YET, Clear, Evidence, Finding, NotApplic
 NO_NOISE = 1e-9
 # A measure that is a z-score: "labels within a batch are more alike than chance, z".
 Z_SCORE = ", z"
+# Ends the measure of an experiment: what stands beside it is the same run without the change.
+AS_WITHOUT = " (expected: as without it)"
 
 
 def number(value: float | str | None) -> str:
@@ -39,8 +41,10 @@ def proof(item: Evidence) -> str:
     """'norm left over before backward: 3.2 (expected 0) at step 4'"""
     if item.measure.endswith(Z_SCORE):  # what chance gives needs no telling
         return f"{item.measure.removesuffix(Z_SCORE)} (z = {number(item.value)})"
-    text = f"{item.measure}: {number(item.value)}"
-    if item.expected is not None:
+    text = f"{item.measure.removesuffix(AS_WITHOUT)}: {number(item.value)}"
+    if item.measure.endswith(AS_WITHOUT):
+        text += f" (without this change: {number(item.expected)})"
+    elif item.expected is not None:
         text += f" (expected {expected(item)})"
     return text if item.step is None else f"{text} at step {item.step}"
 

@@ -48,7 +48,7 @@ def ranks_see_same_data(record: Record) -> Outcome:
     return ranks_see_same_data.finding(
         evidence(f"share of steps at which all ranks have the same {measure}", batches.share, 0.0),
         evidence("steps compared", batches.steps),
-        summary=f"all {len(record.ranks)} ranks train on the same batch at {batches.equal} of "
+        summary=f"{len(record.ranks)} ranks train on the same batch at {batches.equal} of "
         f"{batches.steps} steps",
         since_step=0,
         grade="exact",

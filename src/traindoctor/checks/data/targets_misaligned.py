@@ -12,6 +12,11 @@ from traindoctor.record import Record
 NOTHING = 1e-5
 # Tokens drawn at random tell nothing of their neighbours: a task of copying, not a text.
 TEXT_NATS = 0.1
+ONCE = (
+    "Remove one of the two shifts: inputs `ids[:, :-1]` have the targets `ids[:, 1:]`. A Hugging Face model shifts "
+    "`labels` itself: pass it `labels=input_ids`."
+)
+NOT_SHIFTED = "Give inputs `ids[:, :-1]` and targets `ids[:, 1:]`."
 
 
 @check(
@@ -197,7 +202,7 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
     if shift is not None and shift >= 2:
         twice = ": they were shifted twice" if shift == 2 else ""
         summary = f"The targets are the tokens {shift} positions ahead, not the next ones{twice}"
-        return found(summary=summary, grade="exact")
+        return found(summary=summary, remedy=ONCE if shift == 2 else None, grade="exact")
     if shift is not None and shift < 0:
         if not is_text(record):
             return None
@@ -216,6 +221,7 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
                 "The targets equal the inputs: the model is asked for the token it has just "
                 "been given"
             ),
+            remedy=NOT_SHIFTED,
             grade="exact",
         )
     if shift == 0:

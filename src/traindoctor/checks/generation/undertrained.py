@@ -35,8 +35,8 @@ def undertrained(record: Record) -> Outcome:
     ## Why it matters
     Above that level the model writes word salad whatever the decoding settings are.
     ## How to fix
-    Train on: more `--steps`, or resume with `--resume`. A higher learning rate helps only where the loss falls
-    in a straight line.
+    Train longer: more steps, or go on from the last checkpoint. A higher learning rate helps only where the loss
+    falls in a straight line.
     ## When it stays silent
     Runs that write no text samples, and losses that do not fall any more: then something else is wrong.
     """

@@ -52,8 +52,10 @@ def missing_zero_grad(record: Record) -> Outcome:
     points = max(courses, key=dirty_share)
     if len(points) < MIN_POINTS and record.exam("tape_gradient") is None:
         return missing_zero_grad.not_judged("too few steps were looked at", wants="tape_gradient")
-    if not points:
+    if not points and done_exam(record, "tape_gradient") is None:
         return missing_zero_grad.not_judged("`.grad` could not be read before a backward pass")
+    if not points:
+        return missing_zero_grad.not_judged("only the first step was looked at")
     if dirty_share(points) < SHARE:
         return missing_zero_grad.clear(
             f"`.grad` was clear before backward in {1 - dirty_share(points):.0%} of the "

@@ -106,7 +106,8 @@ def over_other_axes(norm: Mapping[str, Any], step: int) -> Finding:
         where=norm["module"] or None,
         line=norm["line"],
         since_step=0,
-        summary=f"{norm['op']} computes its statistics over {' and '.join(norm['axes'])}",
+        summary=f"{norm['op']} computes its statistics over the {' and '.join(norm['axes'])} "
+        f"{'axis' if len(norm['axes']) == 1 else 'axes'} instead of the features alone",
     )
 
 

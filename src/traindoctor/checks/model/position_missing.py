@@ -49,7 +49,7 @@ def position_missing(record: Record) -> Outcome:
     ## Why it matters
     Attention alone sees a bag of tokens: whatever depends on their order cannot be learned.
     ## How to fix
-    Add position embeddings (learned, sinusoidal, rotary) to the tokens, with one entry per PLACE: with
+    Add position embeddings (learned, sinusoidal, rotary) to the tokens, with one entry per position: with
     `batch_first=True` index them by dimension 1.
     ## When it stays silent
     Next-token models: the causal mask is a position signal in itself. The first steps, where a position table

@@ -47,8 +47,8 @@ def optimizer_state_reset(record: Record) -> Outcome:
         evidence("steps that started without state", len(lost), 0, step=int(lost.steps[0])),
         evidence("steps between two resets", interval),
         summary=(
-            f"The optimizer's state is thrown away every {interval:.0f} steps ({len(lost)} "
-            "times), so its moments never build up"
+            f"The optimizer's state is thrown away every {f'{interval:.0f} steps' if interval > 1 else 'step'} "
+            f"({len(lost)} times), so its moments never build up"
         ),
         since_step=int(lost.steps[0]),
         grade="exact",

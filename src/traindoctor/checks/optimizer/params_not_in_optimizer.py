@@ -7,6 +7,9 @@ from traindoctor.record import Record
 
 # A parameter must have been seen with a gradient this often; optimizers may appear one after the other.
 LOOKS = 3
+IN_A_LIST = (
+    "Keep the modules in an `nn.ModuleList`: those in a plain list are not in `model.parameters()`."
+)
 
 
 @check(
@@ -26,7 +29,7 @@ def params_not_in_optimizer(record: Record) -> Outcome:
     The loss falls to a plateau: the rest of the model learns around a random head or embedding.
     ## How to fix
     Give them to the optimizer (`optimizer.add_param_group({"params": module.parameters()})`, or build it after
-    the model is complete). Modules in a plain list are not the model's: use `nn.ModuleList`. If they are meant to be frozen, say so: `parameter.requires_grad_(False)`.
+    the model is complete). If they are meant to be frozen, say so: `parameter.requires_grad_(False)`.
     ## When it stays silent
     Frozen parameters (LoRA bases), parameters of a second optimizer, averaged copies, experts not used yet.
     """
@@ -50,6 +53,7 @@ def params_not_in_optimizer(record: Record) -> Outcome:
         summary=f"{coverage['num_missing']} trainable parameters are in no optimizer and never change: "
         f"{names}{f' and {more} more' if more > 0 else ''}",
         where=missing[0]["name"],
+        remedy=IN_A_LIST if all("[" in one["name"] for one in missing) else None,
         since_step=coverage.get("since", 0),
         grade="exact",
     )
