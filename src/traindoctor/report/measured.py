@@ -220,6 +220,14 @@ def reference_model(v: Values) -> Measured:
     return Measured(text, v["held_out"], expected, v["noise"])
 
 
+def pairing(v: Values) -> Measured:
+    told, strange = (sum(loss.get(key, 0) for loss in v["losses"]) for key in ("told", "strange"))
+    text = f"of {told} examples, those compared with another example's target"
+    return (
+        Measured(text, strange, 0) if told else Measured("the examples cannot be told apart", None)
+    )
+
+
 def order_matters(v: Values) -> Measured:
     text = f"nats that positions gain a reference model after {v['steps']} steps"
     return Measured(text, v["gain"], None, v["noise"])
@@ -303,6 +311,7 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "step_accounting": ("the optimizer's step", step_accounting),
     "overfit_batch": ("fitting one batch", overfit_batch),
     "reference_model": ("can the data be learned", reference_model),
+    "pairing": ("examples and their targets", pairing),
     "order_matters": ("does order help", order_matters),
     "reference_numbers": ("can the targets be learned", reference_numbers),
     "precision_ladder": ("precision", precision_ladder),

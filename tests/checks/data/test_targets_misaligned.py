@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
+from traindoctor.checks.base import Clear, Finding, NotApplicable, NotJudged, Outcome
 from traindoctor.checks.data.targets_misaligned import targets_misaligned
-from traindoctor.record import make_record
+from traindoctor.record import ExamResult, make_record
 
 
 def pair(**values: Any) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def pair(**values: Any) -> dict[str, Any]:
 
 
 def judge(*pairs: dict[str, Any], future: float | None = None, text: bool = True) -> Outcome:
-    exams: dict[str, Any] = {"shift": {"pairs": list(pairs)}}
+    exams: dict[str, Any] = {"shift": {"pairs": list(pairs)}, "pairing": {"losses": []}}
     if future is not None:
         exams["dependence"] = {"pairs": [{"future": future}]}
     levels = {"ladder.unigram": [3.0] * 10, "ladder.bigram": [2.4 if text else 3.0] * 10}
@@ -122,3 +122,44 @@ def test_a_second_look_up_that_hands_the_target_over(future: float, lag: int, fi
     assert isinstance(outcome, Finding) == fires
     if isinstance(outcome, Finding):
         assert (outcome.status, outcome.line) == ("confirmed", "train.py:9")
+
+
+def examples(
+    told: int, strange: int, offsets: int, *, shift: dict[str, Any] | None = None
+) -> Outcome:
+    """Examples of a batch of numbers (or of tokens, where a shift was looked for)."""
+    no_tokens = ExamResult("shift", 0, "not-applicable", {}, "the model takes no tokens")
+    looked = no_tokens if shift is None else ExamResult("shift", 0, "done", shift)
+    losses = [{"line": "train.py:9", "told": told, "strange": strange, "offsets": offsets}]
+    pairing = ExamResult("pairing", 0, "done", {"losses": losses})
+    return targets_misaligned(make_record(exams=[looked, pairing]))
+
+
+def test_targets_in_another_order_than_the_predictions() -> None:
+    found = examples(4, 3, 4)
+    assert isinstance(found, Finding)
+    assert (found.status, found.line) == ("confirmed", "train.py:9")
+    assert "another" in found.summary
+    assert isinstance(examples(4, 0, 1), Clear)
+    assert isinstance(examples(4, 3, 4, shift={"pairs": [pair()]}), Finding)
+
+
+def test_rows_that_predict_the_next_row_are_not_accused() -> None:
+    assert isinstance(examples(4, 4, 1), Clear)
+
+
+def test_few_examples_tell_nothing() -> None:
+    assert isinstance(examples(2, 2, 2), NotApplicable)
+
+
+def test_where_a_shift_is_known_examples_are_not_asked() -> None:
+    assert isinstance(examples(4, 3, 4, shift={"pairs": [pair(shift=1)]}), Clear)
+
+
+def test_examples_are_asked_about_where_there_are_no_tokens() -> None:
+    no_tokens = ExamResult("shift", 0, "not-applicable", {}, "the model takes no tokens")
+    open_ = targets_misaligned(make_record(exams=[no_tokens]))
+    assert isinstance(open_, NotJudged)
+    assert open_.wants == "pairing"
+    refused = ExamResult("pairing", 0, "refused", {}, "it cannot be repeated")
+    assert isinstance(targets_misaligned(make_record(exams=[no_tokens, refused])), NotApplicable)

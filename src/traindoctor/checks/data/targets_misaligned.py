@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,11 +20,63 @@ ONCE = (
 NOT_SHIFTED = "Give inputs `ids[:, :-1]` and targets `ids[:, 1:]`."
 
 
+# Of the examples that could be told apart so many are asked about at least, and so many have the targets of others.
+TOLD, STRANGE = 3, 2
+
+
+def of_another_example(record: Record) -> Outcome | None:
+    """Where no shift of a text settles it: the examples of a batch, whatever they are, and their targets."""
+    shift = record.exam("shift")
+    if shift is None or (shift.done and settled(shift.values)):
+        return None
+    left_open = targets_misaligned.without(record, "pairing")
+    if left_open is not None:
+        # What cannot be asked of examples is asked of tokens.
+        return left_open if record.exam("pairing") is None else None
+    result = wanted_exam(record, "pairing")
+    asked = [loss for loss in result.values["losses"] if loss["told"] >= TOLD]
+    for loss in asked:
+        # At one distance: rows that follow each other, and each predicts the next.
+        if loss["strange"] >= STRANGE and loss["offsets"] > 1:
+            return targets_misaligned.finding(
+                evidence(
+                    "examples whose target is compared with the prediction for another example",
+                    loss["strange"],
+                    0,
+                    step=result.step,
+                ),
+                evidence("examples looked at", loss["told"], step=result.step),
+                summary=(
+                    "Predictions and targets are in different orders: the target of an example "
+                    "is compared with the prediction for another"
+                ),
+                remedy=(
+                    "Bring predictions and targets to the loss in the same order: `repeat` on one "
+                    "side and `repeat_interleave` on the other, `view` for a transpose, or a "
+                    "permutation of one side alone change it."
+                ),
+                line=loss["line"],
+                since_step=0,
+                grade="exact",
+            )
+    if asked and not shift.done:
+        return targets_misaligned.clear(
+            "each prediction is compared with the target of its example"
+        )
+    return None
+
+
+def settled(shift: Mapping[str, Any]) -> bool:
+    """The tokens say how targets lie, or that all predictions are compared with all of them."""
+    return bool(shift.get("outer")) or any(p["shift"] is not None for p in shift["pairs"])
+
+
 @check(
     code="DAT001",
     slug="targets-misaligned",
     title="Targets are not the next tokens",
     wants=["shift"],
+    at_once=of_another_example,
     law=laws.UNSEEN,
     undecided="only part of the targets could be found in the input",
     explains=(
@@ -43,7 +96,8 @@ def targets_misaligned(record: Record) -> Outcome:
     shift either fits at every place or it is not there. Next-token prediction is +1. The scores are asked as well:
     one that stands beside the target of place t must move when token t changes. Where a soft prompt or an image stands
     before the text, that tells where the scores of the text begin. Numbers must be compared with their own targets: shapes
-    that broadcast compare all with all.
+    that broadcast compare all with all. Where nothing is shifted, inputs and targets of single examples are exchanged:
+    the predictions that move must be those whose loss asks for that target.
     ## Why it matters
     With shift 0 the answer stands in the input and the model learns to copy; with +2 it learns to skip a token;
     with -1 to repeat the past. The loss looks fine and the generated text is garbage.
