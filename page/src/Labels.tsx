@@ -37,11 +37,15 @@ function shortened(layers: string[], room: number): string[] {
     let name = layer.slice(lead.length);
     if (!fits(name)) name = name.replace(/\.weight$/, "");
     const parts = name.split(".");
+    let end = parts.pop()!;
+    // "bias" alone says nothing: whose it is goes with it.
+    if (end === "bias" && parts.length && !/^\d+$/.test(parts[parts.length - 1])) end = `${parts.pop()}.bias`;
+    parts.push(end);
     for (let at = 0; !fits(parts.join(".")) && at < parts.length - 1; ) {
       if (/^\d+$/.test(parts[at])) at++;
       else parts.splice(at, 1);
     }
-    let end = parts.pop()!;
+    parts.pop();
     const begin = parts.map((part) => `${part}.`).join("");
     if (fits(begin + end)) return begin + end;
     while (end.length > 3 && !fits(`${begin}…${end}`)) end = end.slice(1);
