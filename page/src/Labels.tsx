@@ -16,8 +16,8 @@ export function Labels({ heat, gutter, height, row }: { heat: Heat; gutter: numb
         if (r % each && r !== row) return null;
         const top = `${((r + 0.5) / rows) * height - LABEL_PX / 2}px`;
         return (
-          <li key={layer + r} style={{ top, width: `${gutter - 6}px` }} class={r === row ? "now" : ""} title={layer}>
-            {names[r]}
+          <li key={layer + r} style={{ top, width: `${gutter - 6}px` }} class={r === row ? "now" : ""} title={named(layer)}>
+            {layer ? names[r] : named(layer)}
             {heat.absent[layer] && <em style={{ left: `${gutter + 6}px` }}>{heat.absent[layer]}</em>}
           </li>
         );
@@ -25,6 +25,9 @@ export function Labels({ heat, gutter, height, row }: { heat: Heat; gutter: numb
     </ol>
   );
 }
+
+/** A module without a name is the model itself. */
+export const named = (layer: string) => layer || "(whole model)";
 
 const measuring = document.createElement("canvas").getContext("2d")!;
 

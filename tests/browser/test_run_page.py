@@ -306,6 +306,20 @@ def test_a_bias_is_named_with_what_it_belongs_to(tmp_path, serve, open_page) -> 
     assert labels[1].endswith("proj.bias")
 
 
+def test_the_row_of_the_whole_model_has_a_name(tmp_path, serve, open_page) -> None:
+    names = ["embed", "head", ""]
+    write_layers(tmp_path / "run", "act.rms", dict.fromkeys(names, 0.1), [])
+    page = open_page(f"{serve(tmp_path)}#/run/run")
+    page.get_by_role("button", name="Activations by module").click()
+    page.wait_for_selector("figure.heat .rows li")
+    rows = page.locator("figure.heat .rows li")
+    assert rows.all_inner_texts()[-1] == "(whole model)"
+    page.locator("figure.heat").focus()
+    for _ in names:
+        page.keyboard.press("ArrowDown")
+    assert "(whole model) step" in page.locator(".reading .where").inner_text()
+
+
 def test_smoothing_leaves_the_raw_curve(sick, serve, open_page) -> None:
     page = open_page(f"{serve(sick)}#/run/sick")
     page.wait_for_selector("#chart-loss .legend b")
