@@ -11,7 +11,7 @@ import pytest
 
 import made_verdicts as sample
 from traindoctor.record import ExamResult
-from traindoctor.report import checklist, first_rows, markdown, terminal
+from traindoctor.report import checklist, first_rows, markdown, next_steps, terminal
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE.parent / "snapshots"
@@ -110,5 +110,5 @@ def test_a_fix_stands_below_what_to_change_and_what_it_did_on_top() -> None:
     ]  # fmt: skip
     told = terminal.report(replace(made, verified={"said": "the law now holds"}))
     assert "\n  verified   the law now holds\n" in told
-    steps = terminal.next_steps(made, Path("runs/x").absolute())
-    assert "traindoctor run --verify-fix runs/x/fix.diff -m x --y\n" in steps
+    steps = next_steps.next_steps(made, Path("runs/x").absolute())
+    assert "traindoctor run --verify-fix runs/x/fix.diff -m x --y" in steps
