@@ -128,6 +128,8 @@ def test_the_change_the_law_and_what_is_not_proven_stand_in_the_card(
         ["alike (z-score)", "614", "0", "–"],
     ]
     assert page.locator(".symptoms li").all_inner_texts() == ["the loss turns"]
+    words = page.locator(".tests .why code").first
+    assert words.evaluate("(code) => getComputedStyle(code).display") == "inline"
     assert "1.3 s while the script ran (12 %)" in page.locator(".rest").inner_text()
     assert "`" not in page.locator("main").inner_text()
     page.goto(url)
