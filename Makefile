@@ -85,7 +85,8 @@ type: .venv/dev
 	$(BIN)/mypy
 
 page:
-	cd page && npm ci --include=dev && NODE_ENV=production npm run build
+	# Not `npm ci`: the lock file names the compilers of Linux alone, which it refuses.
+	cd page && npm install --include=dev && NODE_ENV=production npm run build
 
 clean:
 	rm -rf .venv build dist runs

@@ -241,13 +241,18 @@ function decorate(u: uPlot, lines: Drawn[], view: View, props: Props) {
   ctx.rect(left, top, width, height);
   ctx.clip();
   ctx.font = `${11 * ratio}px ${css("--sans")}`;
+  // What is written already: where two names would lie on each other, the legend alone has the second one.
+  const written: { left: number; right: number; y: number }[] = [];
   if (props.level) {
     const y = u.valToPos(props.level.value, "y", true);
     ctx.strokeStyle = ctx.fillStyle = css("--muted");
     ctx.setLineDash([2 * ratio, 3 * ratio]);
     line(ctx, left, y, left + width, y);
     ctx.textAlign = "right";
-    ctx.fillText(props.level.label, left + width - 4 * ratio, y + (y - top < 20 * ratio ? 13 : -5) * ratio);
+    const right = left + width - 4 * ratio;
+    const base = y + (y - top < 20 * ratio ? 13 : -5) * ratio;
+    ctx.fillText(props.level.label, right, base);
+    written.push({ left: right - ctx.measureText(props.level.label).width, right, y: base });
     ctx.textAlign = "left";
   }
   // The rungs of the ladder say which they are, at their right end.
@@ -260,6 +265,10 @@ function decorate(u: uPlot, lines: Drawn[], view: View, props: Props) {
     const inside = end < left + width * 0.8;
     ctx.textAlign = inside ? "left" : "right";
     const place = [inside ? end + 5 * ratio : left + width - 4 * ratio, u.valToPos(value, "y", true) + (inside ? 4 : -5) * ratio] as const;
+    const room = ctx.measureText(rung.label).width;
+    const box = { left: inside ? place[0] : place[0] - room, right: inside ? place[0] + room : place[0], y: place[1] };
+    if (written.some((one) => one.left < box.right && box.left < one.right && Math.abs(one.y - box.y) < 11 * ratio)) continue;
+    written.push(box);
     ctx.strokeStyle = css("--panel");
     ctx.lineWidth = 4 * ratio;
     ctx.strokeText(rung.label, ...place);

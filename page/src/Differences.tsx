@@ -10,6 +10,10 @@ const SECTIONS: { key: "verdict" | "laws" | "settings" | "environment" | "curves
   { key: "curves", title: "Numbers", onlyDifferent: false },
 ];
 
+// A model that differs is hundreds of rows: they come on request.
+const PART = /^(module|parameter) (?!dtypes$)/;
+const MOST_PARTS = 8;
+
 /** What differs between two runs, section by section, and the change of the script between them. */
 export function Differences({ found }: { found: Comparison }) {
   const [verdict, laws, ...rest] = SECTIONS;
@@ -19,8 +23,9 @@ export function Differences({ found }: { found: Comparison }) {
       <Section {...laws} rows={found.laws} />
       <Code script={found.script} />
       {rest.map((section) => (
-        <Section {...section} rows={found[section.key]} />
+        <Section {...section} rows={found[section.key].filter((row) => !PART.test(row.name))} />
       ))}
+      {found.settings.some((row) => PART.test(row.name)) && <Model rows={found.settings.filter((row) => PART.test(row.name))} />}
     </div>
   );
 }
@@ -69,6 +74,23 @@ function Section({ title, rows, onlyDifferent }: { title: string; rows: Row[]; o
   );
 }
 
+function Model({ rows }: { rows: Row[] }) {
+  const count = rows.filter((row) => row.differs).length;
+  const [open, setOpen] = useState(count <= MOST_PARTS);
+  if (open) return <Section title="Model" rows={rows} onlyDifferent />;
+  return (
+    <section aria-label="Model">
+      <h2>Model</h2>
+      <p class="empty small">
+        {count} of {rows.length} modules and parameters differ.{" "}
+        <button type="button" class="link" onClick={() => setOpen(true)}>
+          Show them
+        </button>
+      </p>
+    </section>
+  );
+}
+
 function Code({ script }: { script: Comparison["script"] }) {
   return (
     <section aria-label="Code">
@@ -106,5 +128,6 @@ function pair(row: Row): [string, string] {
 function said(cell: Cell, digits: number): string {
   if (typeof cell === "boolean") return cell ? "yes" : "no";
   if (cell === "nan") return "NaN";
+  if (typeof cell === "string") return cell.replaceAll("`", "");
   return typeof cell === "number" && !Number.isInteger(cell) && digits > 4 ? String(Number(cell.toPrecision(digits))) : number(cell);
 }

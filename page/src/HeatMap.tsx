@@ -2,7 +2,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import type { LayerSpec } from "./charts";
 import { BAD, scaleOf, type Scale } from "./colors";
 import { number, steps as stepsOf } from "./format";
-import { LABEL_PX, Labels } from "./Labels";
+import { LABEL_PX, Labels, named } from "./Labels";
 import { Profile } from "./Profile";
 import type { Source } from "./source";
 import { css, type Theme } from "./theme";
@@ -127,7 +127,7 @@ function useHeat(source: Source, run: string, rank: number, name: string | undef
 function filtered(heat: Heat | null, filter: string): Heat | null {
   if (!heat || !filter.trim()) return heat;
   const wanted = filter.trim().toLowerCase();
-  const keep = heat.layers.map((_, i) => i).filter((i) => heat.layers[i].toLowerCase().includes(wanted));
+  const keep = heat.layers.map((_, i) => i).filter((i) => named(heat.layers[i]).toLowerCase().includes(wanted));
   return { steps: heat.steps, absent: heat.absent, layers: keep.map((i) => heat.layers[i]), values: keep.map((i) => heat.values[i]) };
 }
 
@@ -150,11 +150,11 @@ function Reading({ heat, view, row, scale }: { heat: Heat; view: View; row: numb
   return (
     <div class="reading">
       <span class="where">
-        {row === null || !heat.layers[row] ? (
+        {row === null || heat.layers[row] === undefined ? (
           `${heat.layers.length} layers at ${stepsOf(heat.steps.length)}`
         ) : (
           <>
-            <code>{heat.layers[row]}</code> step {heat.steps[column]?.toLocaleString("en-US")}: <b>{Number.isNaN(value) ? (heat.absent[heat.layers[row]] ?? "not measured") : number(value)}</b>
+            <code>{named(heat.layers[row])}</code> step {heat.steps[column]?.toLocaleString("en-US")}: <b>{Number.isNaN(value) ? (heat.absent[heat.layers[row]] ?? "not measured") : number(value)}</b>
           </>
         )}
       </span>

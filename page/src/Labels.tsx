@@ -16,8 +16,8 @@ export function Labels({ heat, gutter, height, row }: { heat: Heat; gutter: numb
         if (r % each && r !== row) return null;
         const top = `${((r + 0.5) / rows) * height - LABEL_PX / 2}px`;
         return (
-          <li key={layer + r} style={{ top, width: `${gutter - 6}px` }} class={r === row ? "now" : ""} title={layer}>
-            {names[r]}
+          <li key={layer + r} style={{ top, width: `${gutter - 6}px` }} class={r === row ? "now" : ""} title={named(layer)}>
+            {layer ? names[r] : named(layer)}
             {heat.absent[layer] && <em style={{ left: `${gutter + 6}px` }}>{heat.absent[layer]}</em>}
           </li>
         );
@@ -25,6 +25,9 @@ export function Labels({ heat, gutter, height, row }: { heat: Heat; gutter: numb
     </ol>
   );
 }
+
+/** A module without a name is the model itself. */
+export const named = (layer: string) => layer || "(whole model)";
 
 const measuring = document.createElement("canvas").getContext("2d")!;
 
@@ -37,11 +40,15 @@ function shortened(layers: string[], room: number): string[] {
     let name = layer.slice(lead.length);
     if (!fits(name)) name = name.replace(/\.weight$/, "");
     const parts = name.split(".");
+    let end = parts.pop()!;
+    // "bias" alone says nothing: whose it is goes with it.
+    if (end === "bias" && parts.length && !/^\d+$/.test(parts[parts.length - 1])) end = `${parts.pop()}.bias`;
+    parts.push(end);
     for (let at = 0; !fits(parts.join(".")) && at < parts.length - 1; ) {
       if (/^\d+$/.test(parts[at])) at++;
       else parts.splice(at, 1);
     }
-    let end = parts.pop()!;
+    parts.pop();
     const begin = parts.map((part) => `${part}.`).join("");
     if (fits(begin + end)) return begin + end;
     while (end.length > 3 && !fits(`${begin}…${end}`)) end = end.slice(1);

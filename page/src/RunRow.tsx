@@ -104,7 +104,7 @@ function Rename({ card, source, done }: { card: Card; source: Source; done(said:
 
 function say(card: Card): string {
   if (card.error) return card.error;
-  if (card.cause) return card.cause;
+  if (card.cause) return card.cause.replaceAll("`", "");
   if (card.verdict === "healthy") return "All tests that could be made pass.";
   if (card.reason) return capital(card.reason).replaceAll("`", "");
   if (card.state === "silent") return "Has written nothing for a while and has not said that it ended.";

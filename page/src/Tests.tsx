@@ -1,4 +1,5 @@
 import { useState } from "preact/hooks";
+import { inline } from "./Markdown";
 import type { Cause, Verdict } from "./types";
 
 type Result = "fail" | "pass" | "not tested" | "does not apply";
@@ -72,7 +73,7 @@ export function Tests({ verdict }: { verdict: Verdict }) {
                 <code>{line.cause}</code>
               </td>
               <td class="why">
-                {line.why}
+                {inline(line.why)}
                 {line.command && <code class="command">{line.command}</code>}
               </td>
             </tr>

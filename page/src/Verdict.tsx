@@ -1,8 +1,9 @@
 import type { ComponentChildren } from "preact";
-import { capital, number } from "./format";
+import { capital, expected, measured, number, seconds } from "./format";
 import { inline, Markdown } from "./Markdown";
+import { changed } from "./patch";
 import { SourceLines } from "./Source";
-import type { Cause, Evidence, Run, Symptom, Verdict as VerdictData } from "./types";
+import type { Cause, Evidence, Run, Verdict as VerdictData } from "./types";
 
 interface Props {
   run: Run;
@@ -47,15 +48,23 @@ export function Verdict({ run, show, plots }: Props) {
           ))}
         </details>
       )}
-      <Symptoms items={verdict.symptoms ?? []} />
+      <Symptoms items={symptoms(verdict)} />
       <Rest verdict={verdict} />
     </section>
   );
 }
 
+const plain = (text: string) => text.toLowerCase().replace(/\.$/, "");
+
+/** What shows on the curves and is not said above already. */
+function symptoms(verdict: VerdictData): string[] {
+  const said = (verdict.causes ?? []).map((cause) => plain(cause.summary ?? ""));
+  const all = (verdict.symptoms ?? []).map((item) => (typeof item === "string" ? item : (item.summary ?? item.symptom ?? "")));
+  return all.filter((text) => !said.includes(plain(text)) && !plain(headline(verdict)).startsWith(plain(text)));
+}
+
 /** One cause says it all by its own heading. */
 function saidBelow(verdict: VerdictData, roots: Cause[]): boolean {
-  const plain = (text: string) => text.toLowerCase().replace(/\.$/, "");
   return roots.length > 0 && plain(headline(verdict)) === plain(roots[0].summary ?? "");
 }
 
@@ -81,7 +90,7 @@ function CauseCard({ cause, first, show, plots }: CardProps) {
   return (
     <article class={`cause ${first ? "first" : ""}`} id={`cause-${cause.cause}`}>
       <header>
-        <h2>{cause.summary ?? cause.title ?? cause.cause}</h2>
+        <h2>{inline(cause.summary ?? cause.title ?? cause.cause)}</h2>
         <p class="chips">
           <code>{cause.cause}</code>
           {cause.status && <span class={`chip ${cause.status}`}>{cause.status}</span>}
@@ -103,6 +112,13 @@ function CauseCard({ cause, first, show, plots }: CardProps) {
               <span>What to change</span> {inline(cause.remedy)}
             </p>
           )}
+          {cause.fix && <Change diff={cause.fix} />}
+          {cause.law && (
+            <p class="aside">
+              Violates: <i>{inline(cause.law)}</i>
+            </p>
+          )}
+          {cause.undecided && <p class="aside">Not proven: {inline(cause.undecided)}</p>}
           {cause.evidence?.length ? <EvidenceTable items={cause.evidence} /> : null}
           <div class="actions">
             {show && (
@@ -124,6 +140,20 @@ function CauseCard({ cause, first, show, plots }: CardProps) {
   );
 }
 
+/** The lines that change, below their number: the verdict has them as a patch. */
+function Change({ diff }: { diff: string }) {
+  return (
+    <pre class="diff" tabIndex={0} role="region" aria-label="The change as a diff">
+      {changed(diff).map(({ text, kind }, i) => (
+        <span key={i} class={kind}>
+          {text}
+          {"\n"}
+        </span>
+      ))}
+    </pre>
+  );
+}
+
 function EvidenceTable({ items }: { items: Evidence[] }) {
   return (
     <div class="scroll">
@@ -133,17 +163,15 @@ function EvidenceTable({ items }: { items: Evidence[] }) {
             <th>Measured</th>
             <th class="n">value</th>
             <th class="n">expected</th>
-            <th class="n">noise</th>
             <th class="n">step</th>
           </tr>
         </thead>
         <tbody>
           {items.map((item, i) => (
             <tr key={i}>
-              <td>{item.measure}</td>
-              <td class="n strong" data-label="value">{number(item.value)}</td>
-              <td class="n" data-label="expected">{number(item.expected)}</td>
-              <td class="n" data-label="noise">{number(item.noise)}</td>
+              <td>{inline(item.measure.replace(/, z$/, " (z-score)"))}</td>
+              <td class="n strong" data-label="value">{measured(item.value)}</td>
+              <td class="n" data-label="expected">{expected(item.expected, item.noise, item.value)}</td>
               <td class="n" data-label="step">{number(item.step)}</td>
             </tr>
           ))}
@@ -153,18 +181,26 @@ function EvidenceTable({ items }: { items: Evidence[] }) {
   );
 }
 
-function Symptoms({ items }: { items: (Symptom | string)[] }) {
+function Symptoms({ items }: { items: string[] }) {
   if (!items.length) return null;
   return (
     <div class="symptoms">
       <h4>Symptoms</h4>
       <ul>
         {items.map((item, i) => (
-          <li key={i}>{typeof item === "string" ? item : (item.summary ?? item.symptom)}</li>
+          <li key={i}>{inline(item)}</li>
         ))}
       </ul>
     </div>
   );
+}
+
+/** "Watching cost 1.3 s while the script ran (1.2 %), and 0.6 s of tests after it" */
+function spent(percent: number, verdict: VerdictData): string {
+  const share = `${number(Number(percent.toPrecision(2)))} %`;
+  const { overhead_seconds: during, after_seconds: after } = verdict;
+  const said = typeof during === "number" ? `${seconds(Number(during.toPrecision(2)))} while the script ran (${share})` : `${share} of the run`;
+  return `Watching cost ${said}${after ? `, and ${seconds(Number(after.toPrecision(2)))} of tests after it` : ""}`;
 }
 
 /** What only costs time, and what watching cost. */
@@ -178,13 +214,13 @@ function Rest({ verdict }: { verdict: VerdictData }) {
         <dl>
           {advice.map((one) => (
             <div key={one.cause}>
-              <dt>Slow: {one.summary ?? one.cause}</dt>
+              <dt>Slow: {inline(one.summary ?? one.cause)}</dt>
               <dd>{inline(one.remedy ?? "")}</dd>
             </div>
           ))}
         </dl>
       )}
-      {typeof cost === "number" && <span class="plain">Watching cost {number(Number(cost.toPrecision(2)))} % of the run</span>}
+      {typeof cost === "number" && <span class="plain">{spent(cost, verdict)}</span>}
     </div>
   );
 }

@@ -230,7 +230,7 @@ export const LAYERS: LayerSpec[] = [
   {
     id: "layer-update",
     title: "Updates by layer",
-    about: "Update to weight ratio of each parameter: grey is ordinary, blue hardly moves, red moves further than the weight is long. Hatched: never updated.",
+    about: "Update to weight ratio of each parameter: grey is ordinary, blue hardly moves, red moves further than the weight is long. Hatched: not updated, or all its weights are 0.",
     stats: [
       { name: "update.ratio", label: "update / weight", scale: "ratio" },
       { name: "update.rms", label: "update", scale: "log" },

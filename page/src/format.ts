@@ -13,6 +13,23 @@ export function number(value: unknown): string {
   return String(Number(value.toPrecision(4))).replace("-", "−");
 }
 
+/** A number that a verdict rests on, in the three digits that matter: as the terminal says it. */
+export function measured(value: unknown, digits = 3): string {
+  if (typeof value !== "number" || !Number.isFinite(value) || Number.isInteger(value)) return number(value);
+  return number(Math.abs(value) >= 100 && Math.abs(value) < 1e6 ? Math.round(value) : Number(value.toPrecision(digits)));
+}
+
+// Noise under this share of what was measured is no error anybody would ask about.
+const NO_NOISE = 1e-9;
+
+/** "0 ± 1e−6": what should have been measured, and how far noise alone takes it. */
+export function expected(value: unknown, noise: unknown, found: unknown): string {
+  const text = measured(value);
+  if (typeof noise !== "number" || !noise || typeof value !== "number") return text;
+  const scale = Math.max(Math.abs(value), typeof found === "number" ? Math.abs(found) : 0);
+  return noise < NO_NOISE * scale ? text : `${text} ± ${measured(noise, noise < 0.01 ? 1 : 2)}`;
+}
+
 export function amount(value: number | null | undefined, unit: Unit): string {
   if (value === null || value === undefined) return "–";
   if (unit === "bytes") return bytes(value);

@@ -20,6 +20,12 @@ export interface Cause {
   summary?: string;
   evidence?: Evidence[];
   remedy?: string;
+  /** A unified diff of the script, where the change is mechanical. */
+  fix?: string | null;
+  /** The law of correct training that is broken. */
+  law?: string | null;
+  /** What keeps it from being proven. */
+  undecided?: string | null;
   docs?: string;
   /** What its check reads of the record, in that order. */
   series?: string[];
@@ -54,6 +60,8 @@ export interface Verdict {
   advice?: Cause[];
   steps?: number;
   overhead_percent?: number | null;
+  overhead_seconds?: number | null;
+  after_seconds?: number | null;
 }
 
 export interface Exam {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,7 +75,8 @@ def test_the_same_loss_in_the_list_on_the_page_and_in_the_command(
         text=True,
         check=True,
     ).stdout
-    assert "200   2.08" in next(line for line in told.splitlines() if "/run " in line)
+    # A long path has a line of its own, above its numbers.
+    assert re.search(r"/run\s+\S+ \S+\s+200\s+2\.08\s", told)
 
 
 def test_search_filters_and_order(runs, serve, open_page) -> None:
@@ -237,6 +239,27 @@ def test_two_runs_differ_in_verdict_tests_settings_environment_and_code(
     assert "2.13.0" in environment
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     page.wait_for_selector("[id='chart-compare-loss.token'] .legend b")
+
+
+def test_another_model_is_told_in_one_line_until_it_is_asked_for(
+    tmp_path, serve, open_page
+) -> None:
+    for name, kind in (("before", "Linear"), ("after", "Conv1d")):
+        make_run(tmp_path / name, steps=10)
+        with_script(
+            tmp_path / name,
+            "a = 1\n",
+            **{"model.tree": [f"h.{i}: {kind}" for i in range(40)], "clip": {"limit": len(name)}},
+        )
+    page = open_page(f"{serve(tmp_path)}#/compare/before/after")
+    model = page.get_by_role("region", name="Model")
+    model.wait_for()
+    assert model.locator("tr").count() == 0
+    assert re.search(r"40 of \d+ modules and parameters differ", model.inner_text())
+    assert "module h.0" not in page.get_by_role("region", name="Settings").inner_text()
+    model.get_by_role("button", name="Show them").focus()
+    page.keyboard.press("Enter")
+    assert model.locator("tr.differs").count() == 40
 
 
 def test_of_three_runs_any_two_are_compared(runs, serve, open_page) -> None:

@@ -75,6 +75,68 @@ def test_the_line_that_is_named_stands_with_two_lines_around_it(sick, serve, ope
     assert "statement_51" not in page.content()
 
 
+FIX = """--- a/train.py
++++ b/train.py
+@@ -52,5 +52,6 @@
+     statement_52 = 52
+     statement_53 = 53
++    optimizer.zero_grad()
+     statement_54 = 54
+     statement_55 = 55
+-    statement_56 = 56
++    statement_56 = 57
+"""
+
+
+def test_the_change_the_law_and_what_is_not_proven_stand_in_the_card(
+    sick, serve, open_page
+) -> None:
+    verdict = sick_verdict(60)
+    verdict["causes"][0] |= {
+        "summary": "`.grad` was not cleared in 9 of 9 steps",
+        "fix": FIX,
+        "law": "the gradient is new",
+        "undecided": "no trial was made",
+    }
+    verdict["causes"][0]["evidence"] = [
+        {"measure": "error", "value": 383.0021, "expected": 0, "noise": 9.537e-07, "step": 1},
+        {"measure": "alike, z", "value": 613.8, "expected": 0, "noise": 2.683e-16, "step": None},
+    ]
+    seen = ["`.grad` was not cleared in 9 of 9 steps", "the loss turns"]
+    verdict["symptoms"] = [{"symptom": "loss", "summary": one, "since_step": 1} for one in seen]
+    writer = RecordWriter(sick / "sick")
+    writer.fact("verdict", verdict | {"overhead_seconds": 1.34, "overhead_percent": 12.34})
+    writer.close()
+    url = serve(sick)
+    page = open_page(f"{url}#/run/sick")
+    card = page.locator(".cause.first")
+    card.wait_for()
+    assert card.locator("h2 code").inner_text() == ".grad"
+    assert [line.strip("\n") for line in card.locator(".diff span").all_inner_texts()] == [
+        "line 54",
+        "+    optimizer.zero_grad()",
+        "line 56",
+        "-    statement_56 = 56",
+        "+    statement_56 = 57",
+    ]
+    told = card.inner_text()
+    assert "Violates: the gradient is new" in told
+    assert "Not proven: no trial was made" in told
+    rows = card.locator(".told table").last.locator("tbody tr").all_inner_texts()
+    assert [row.split("\t") for row in rows] == [
+        ["error", "383", "0 ± 1e−6", "1"],
+        ["alike (z-score)", "614", "0", "–"],
+    ]
+    assert page.locator(".symptoms li").all_inner_texts() == ["the loss turns"]
+    words = page.locator(".tests .why code").first
+    assert words.evaluate("(code) => getComputedStyle(code).display") == "inline"
+    assert "1.3 s while the script ran (12 %)" in page.locator(".rest").inner_text()
+    assert "`" not in page.locator("main").inner_text()
+    page.goto(url)
+    page.wait_for_selector(".runs li")
+    assert "`" not in page.locator(".runs").inner_text()
+
+
 def test_a_report_has_no_more_of_the_script(sick, tmp_path, open_page) -> None:
     record = open_record(sick / "sick")
     html.write(record, record.fact("verdict"), tmp_path / "report.html", name="run")
@@ -231,6 +293,33 @@ def test_labels_of_layers_can_be_read_on_a_phone(tmp_path, serve, open_page) -> 
     assert all(left >= 0 and size >= 11 and over <= 0 for left, _, size, over in boxes)
     tops = [top for _, top, _, _ in boxes]
     assert min(b - a for a, b in pairwise(tops)) >= 14
+
+
+def test_a_bias_is_named_with_what_it_belongs_to(tmp_path, serve, open_page) -> None:
+    ends = ["out_proj.weight", "out_proj.bias", "in_proj_weight", "in_proj_bias"]
+    names = [f"decoder.layers.{i}.self_attention.{end}" for i in range(3) for end in ends]
+    write_layers(tmp_path / "run", "grad.rms", dict.fromkeys(names, 0.1), names)
+    page = open_page(f"{serve(tmp_path)}#/run/run", viewport=PHONE)
+    page.locator("#fold-layer-gradient h3 button").click()
+    page.wait_for_selector("#chart-layer-gradient .rows li")
+    labels = page.locator("#chart-layer-gradient .rows li").all_inner_texts()
+    assert len(set(labels)) == len(names)
+    assert labels[1].startswith("0.")
+    assert labels[1].endswith("proj.bias")
+
+
+def test_the_row_of_the_whole_model_has_a_name(tmp_path, serve, open_page) -> None:
+    names = ["embed", "head", ""]
+    write_layers(tmp_path / "run", "act.rms", dict.fromkeys(names, 0.1), [])
+    page = open_page(f"{serve(tmp_path)}#/run/run")
+    page.get_by_role("button", name="Activations by module").click()
+    page.wait_for_selector("figure.heat .rows li")
+    rows = page.locator("figure.heat .rows li")
+    assert rows.all_inner_texts()[-1] == "(whole model)"
+    page.locator("figure.heat").focus()
+    for _ in names:
+        page.keyboard.press("ArrowDown")
+    assert "(whole model) step" in page.locator(".reading .where").inner_text()
 
 
 def test_smoothing_leaves_the_raw_curve(sick, serve, open_page) -> None:

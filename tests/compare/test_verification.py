@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from made_verdicts import LEAK
-from traindoctor.checks import BY_SLUG
+from traindoctor.checks import BY_SLUG, laws
 from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
 from traindoctor.compare.verification import Verification, verified
 from traindoctor.diagnosis import Diagnosis, Run, judge
@@ -63,7 +63,7 @@ def test_a_law_that_holds_and_what_the_loss_gained(tmp_path: Path) -> None:
     assert made.loss is not None
     assert made.loss.gained == pytest.approx(1.0)
     assert made.said == (
-        "the law now holds (missing-zero-grad: gradients of earlier steps do not leak into this one); "
+        f"the law now holds (missing-zero-grad: {laws.FRESH}); "
         "the training loss ends at 2 instead of 3 (mean of steps 36 to 39)"
     )
     assert made.as_dict()["new"] == []

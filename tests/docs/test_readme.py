@@ -72,7 +72,8 @@ def test_figures_are_those_of_their_pages() -> None:
 
 @pytest.mark.slow
 def test_the_first_commands_give_the_verdict(tmp_path: Path) -> None:
-    (script,) = re.findall(r"^\.venv/bin/traindoctor run (\S+)", README, re.MULTILINE)
+    script, own = re.findall(r"^\.venv/bin/traindoctor run (\S+)", README, re.MULTILINE)
+    assert own == "train.py"
     command = [sys.executable, "-m", "traindoctor", "run", "--after", "1", str(ROOT / script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import os
 import re
@@ -40,6 +41,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_site_has_a_page_per_cause(site: Path) -> None:
     for check in CHECKS:
         assert check.title.split()[0] in (site / "checks" / f"{check.slug}.html").read_text()
+
+
+def test_pages_show_the_files_that_they_include(site: Path) -> None:
+    """An include that a formatter took for Python would stand on the page as it is."""
+    for page in site.rglob("*.html"):
+        assert "--8" not in page.read_text(encoding="utf-8"), page.name
+    quick = (site / "quick-start.html").read_text(encoding="utf-8")
+    firsts = [
+        script.read_text(encoding="utf-8").splitlines()[0]
+        for script in (ROOT / "examples" / "quick_start").glob("*.py")
+    ]
+    told = [first.strip('"') for first in firsts if first.startswith('"""')]
+    assert told
+    assert [sentence for sentence in told if sentence not in html.unescape(quick)] == []
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:

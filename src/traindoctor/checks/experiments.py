@@ -198,7 +198,7 @@ class Experiment:
 
     def evidence(self, name: str, words: str) -> Evidence:
         return evidence(
-            f"loss after {self.steps} repeated steps with {words} (expected: as without it)",
+            f"loss after {self.steps} repeated steps with {words}, against the unchanged run",
             self.variants[name],
             self.control,
             noise=self.noise,
