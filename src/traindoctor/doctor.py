@@ -286,11 +286,11 @@ class Doctor:
 
     @property
     def unmade(self) -> list[str]:
-        """Exams that are still wanted: the time was up before their turn."""
+        """Exams that are still wanted: the time was up before their turn, or before they could be tried once more."""
         left = [*self.also] if self.settled else [*(w.exam for w in wanted(self._open)), *self.also]
         agenda = self.agenda
         known = [name for name in dict.fromkeys(left) if exam_and_stage(name)[0] in agenda.exams]
-        return [name for name in known if name not in agenda.attempts]
+        return [name for name in known if agenda.due(name, self.watch.step, ended=True)]
 
     def _note_unmade(self, completed: int) -> None:
         """Without its decisive exams no run is called healthy: the record is looked at once more."""

@@ -50,6 +50,8 @@ class Agenda:
         self.attempts: dict[str, list[int]] = {}
         """Exam -> the completed steps at which it was made."""
         self.prices: dict[str, float] = {}
+        self._refusals: dict[str, float] = {}
+        """What it took to refuse: the exam itself takes no less."""
         self._step_seconds = step_seconds
         self._fault = fault
 
@@ -91,7 +93,8 @@ class Agenda:
         exam = self.load(name)
         if exam is None or not step:
             return UNKNOWN_SECONDS
-        return float(exam.least if least and exam.least else exam.cost) * step
+        guess = float(exam.least if least and exam.least else exam.cost) * step
+        return max(guess, self._refusals.get(name, 0.0))
 
     def cheap(self, name: str) -> bool:
         """Let in while anything is left: the first steps are slow and would price it too high."""
@@ -115,8 +118,8 @@ class Agenda:
         result = self._at_its_stage(exam, name)
         memory.given_back()
         took = time.perf_counter() - began
-        # A refusal is quick: it does not say what the exam itself will take.
-        self.prices[name] = took if result.done else max(took, self.price(name))
+        # A refusal is quick: it does not say what the exam itself will take. Nor do the steps so far: the first is slow.
+        (self.prices if result.done else self._refusals)[name] = took
         if (why := self.patient.stopped.get(exam.name)) is not None:
             self._fault(f"a test was {why} and is not tried again: {exam.title}")
         return result
