@@ -286,6 +286,13 @@ def kept_batches(*, apart: bool) -> Patient:
     return patient
 
 
+def paired(*, mixed: bool) -> Patient:
+    """Rows of numbers with a target each; the targets come in another order, or in the same."""
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(4, 2), torch.randn(8, 4), torch.randn(8, 2)
+    return patient_of(model, lambda: F.mse_loss(model(x), y.flip(0) if mixed else y))
+
+
 def blanks(*, shuffled: bool, named: bool = False) -> Patient:
     """Recipes of eight tokens with two blanks; their order tells which blank is which, or nothing.
 

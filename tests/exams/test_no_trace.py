@@ -27,11 +27,12 @@ OF_TOKENS = set(
 OF_ATTENTION = {"softmax_axis", "attention_scores", "residual", "dead_units"}
 ONE_PASS = {"accumulation", "batched_forward", "experiment_loss_scale"}
 REFUSES = {
-    "next tokens": {"positions", "order_matters", "rows_apart"} | ONE_PASS | OF_NUMBERS,
+    "next tokens": {"positions", "order_matters", "rows_apart", "pairing"} | ONE_PASS | OF_NUMBERS,
     "rows": {"functions_alone", "padding", "generation", "rows_apart"} | ONE_PASS | OF_NUMBERS,
     "one by one": {"positions", "order_matters", "place_codes", "input_dependence", "rows_apart"}
+    | {"pairing"}
     | OF_NUMBERS,
-    "numbers": OF_TOKENS | ONE_PASS | {"rows_apart"},
+    "numbers": OF_TOKENS | ONE_PASS | {"rows_apart", "pairing"},
     "patches": (OF_TOKENS | ONE_PASS) - OF_ATTENTION,
 }
 ONLY_IF_BROKEN = {"first_nonfinite"}

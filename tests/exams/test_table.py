@@ -258,6 +258,12 @@ ROWS: dict[str, Row] = {
         {"apart": False},
         numbers(lambda v: v["held_out"] > v["guessing"] - 0.1),
     ),
+    "pairing": twins(
+        planted.paired,
+        {"mixed": True},
+        {"mixed": False},
+        numbers(lambda v: v["losses"][0]["strange"] > 1),
+    ),
     "order_matters": twins(
         planted.blanks,
         {"shuffled": False},

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from traindoctor.checks.base import Clear, Finding, NotApplicable, NotJudged, Outcome
 from traindoctor.checks.model.position_missing import position_missing
-from traindoctor.record import ExamResult, make_record
+from traindoctor.record import ExamResult, Series, make_record
 
 # One unit in the last place moves the scores by so much; other tokens by so much.
 NOISE, REPLACED = 1e-6, 5.0
@@ -127,3 +129,17 @@ def test_a_next_token_model_cannot_have_it_whatever_is_added_to_its_places() -> 
     assert isinstance(position_missing(make_record(exams=exams)), NotJudged)
     tokens = ExamResult("dependence", 0, "done", {"pairs": []}, "")
     assert isinstance(position_missing(make_record(exams=[*exams, tokens])), NotApplicable)
+
+
+def test_the_level_of_a_second_stage_says_nothing_of_the_first() -> None:
+    """A student that learns from a teacher has another loss than the teacher had."""
+    positions = {"pairs": [pair_of(8e-7, pooled=True)], "step": 20}
+    plain = {"guessing": 1.4, "held_out": 0.8, "noise": 0.01}
+    levels = {"loss.token": [1.4] * 40, "ladder.unigram": [1.39] * 40}
+    record = make_record(levels, exams={"positions": positions, "reference_model": plain})
+    alone = position_missing(record)
+    record._series["optim.objects"] = Series("optim.objects", np.array([0, 20]), np.array([1.0, 2]))
+    staged = position_missing(record)
+    assert isinstance(alone, Finding)
+    assert isinstance(staged, Finding)
+    assert (alone.status, staged.status) == ("likely", "possible")

@@ -74,6 +74,19 @@ def test_a_stage_that_begins_in_evaluation_mode() -> None:
         assert isinstance(wrong_train_eval_mode(forgotten), Finding)
 
 
+def test_a_stage_in_evaluation_mode_that_is_judged_by_itself() -> None:
+    """As a stretch of its own it begins at its first step, and there is nothing before it to have been left."""
+    stretch = make_record(facts={"mode.statistics": False})
+    steps = np.arange(110, 140)
+    stretch._series["mode.training"] = Series("mode.training", steps, np.zeros(30))
+    stretch._series["optim.objects"] = Series("optim.objects", np.array([110]), np.array([2.0]))
+    assert isinstance(wrong_train_eval_mode(stretch), Clear)
+    stretch._series["mode.eval_training"] = Series(
+        "mode.eval_training", np.array([110]), np.array([0.0])
+    )
+    assert isinstance(wrong_train_eval_mode(stretch), Finding)
+
+
 def test_dropout_functions_that_do_not_know_the_mode() -> None:
     usual = {"mode.training": [1.0] * 20, "mode.eval_training": [0.0] * 3}
     found = wrong_train_eval_mode(make_record(usual | {"mode.eval_dropout": [2.0, 2.0, 2.0]}))

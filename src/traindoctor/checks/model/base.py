@@ -75,8 +75,8 @@ def undone(losses: Series | None, guessing: float | None, by: float, learned: fl
         return None
     # Late steps are measured more rarely: what counts is the steps, not the points.
     steps = losses.steps[-1] + 1 - losses.steps[0]
-    late = int((losses.steps > losses.steps[-1] - steps / 10).sum())
-    last = losses.values[-max(3, late) :]
+    late = int((losses.steps > losses.steps[-1] - steps / 5).sum())
+    last = losses.values[-max(1, late) :]
     below = np.flatnonzero(losses.values < guessing)
     if not len(below) or float(np.median(last)) > learned * guessing:
         return None

@@ -16,6 +16,7 @@ from traindoctor.checks.base import (
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.course import course_of, late_levels, two_signs
 from traindoctor.checks.data.base import ERRORS, GAIN, is_rounding, reference
+from traindoctor.checks.optimizer.base import last_stage
 from traindoctor.record import Record
 
 # Permuted tokens move the scores by this share of what other tokens do, at least: 0.0096 and more in 62 sound scripts.
@@ -250,9 +251,9 @@ def set_or_sequence(record: Record, items: list[Evidence], pair: Mapping[str, An
 
 
 def has_not_learned(record: Record) -> bool:
-    """The loss is no better than the frequencies of the labels."""
+    """The loss is no better than the frequencies of the labels. Of a later stage it may be another loss."""
     late = late_levels(record)
-    return late is not None and late[0] > late[1] - GAIN
+    return not last_stage(record) and late is not None and late[0] > late[1] - GAIN
 
 
 def fits(record: Record) -> bool:

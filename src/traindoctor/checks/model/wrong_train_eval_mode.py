@@ -72,8 +72,9 @@ def wrong_train_eval_mode(record: Record) -> Outcome:
         )
     if off[-IN_A_ROW:].all():
         first = len(off) - int((~off[::-1]).argmax()) if (~off).any() else 0
-        before, after = int(training.steps[max(0, first - 1)]), int(training.steps[first])
-        if before < stage <= after and not evaluated(record, before, after):
+        before = int(training.steps[first - 1]) if first else -1
+        after = int(training.steps[first])
+        if 0 < stage and before < stage <= after and not evaluated(record, before, after):
             return wrong_train_eval_mode.clear(
                 "the last stage starts in eval mode with no evaluation before it, which is "
                 "taken as intended"

@@ -72,10 +72,10 @@ class RateTrace:
 def last_stage(record: Record) -> int:
     """The step at which the last stage begins, with an optimizer of its own: preference training after fine-tuning.
 
-    Optimizers that are made again and again are no stages.
+    Optimizers that are made again and again are no stages. Of a stretch that is judged by itself it is the begin.
     """
     begun = record.get("optim.objects")
-    return int(begun.steps[-1]) if begun is not None and 1 < len(begun) <= STAGES else 0
+    return int(begun.steps[-1]) if begun is not None and 1 <= len(begun) <= STAGES else 0
 
 
 def rate_trace(record: Record) -> RateTrace | None:
