@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, TooEarly, exam
 from traindoctor.experiment.arrival import by_hand
+from traindoctor.experiment.held_fixed import held_fixed
 from traindoctor.experiment.snapshot import FIRST_STEPS, LATER_STEPS
 from traindoctor.experiment.trial import MIN_BATCHES, Change, Plan, Trial
 
@@ -200,7 +201,8 @@ def experiment_rate_down(patient: Patient) -> dict[str, Any]:
         # A rate that is a hundred times too high is too high by ten as well: tried at once only if no other helps.
         "lr/100": Change(rate=lambda _: 0.01),
     }
-    return compare(plan, changes, seconds=patient.seconds, promising=2, resort="lr/100")
+    found = compare(plan, changes, seconds=patient.seconds, promising=2, resort="lr/100")
+    return found | {"held_fixed": held_fixed(plan.tape)}
 
 
 @exam(
@@ -214,12 +216,14 @@ def experiment_rate_long(patient: Patient) -> dict[str, Any]:
     runs = 2 + PERMUTED
     rounds = int(min(LONG_ROUNDS, patient.seconds / max(1e-9, runs * plan.seconds)))
     if rounds < LONG_ROUNDS and (possible := rounds_against_itself(patient, plan)) > rounds:
-        return against_itself(patient, plan, possible)
+        found = against_itself(patient, plan, possible)
+        return found | {"held_fixed": held_fixed(plan.tape)}
     if rounds < FEWEST_ROUNDS:
         raise NotPossible("there was no time for more repeated steps")
     plan = plan.longer(rounds)
     changes = {"lr/10": Change(rate=lambda _: 0.1), **warm_up(plan)}
-    return compare(plan, changes, seconds=patient.seconds)
+    found = compare(plan, changes, seconds=patient.seconds)
+    return found | {"held_fixed": held_fixed(plan.tape)}
 
 
 def latest_batches(patient: Patient, plan: Plan) -> list[StepLog]:

@@ -82,5 +82,9 @@ def describe(tape: StepTape, calls: list[LossSite], weights: list[float | None])
         "coefficient": total,
         "valid": sum(valid_count(site) for site in calls) / len(calls),
         "rows": len(first.targets),
+        # A divergence is a sum over the classes: a mean of all entries divides by them as well.
+        "over_classes": tape.geometry[first.logits.index].size[-1]
+        if (first.kind, first.reduction) == ("kl_div", "mean")
+        else None,
         "written_by_hand": first.kind.endswith(("gather", "one_hot")),
     }

@@ -37,6 +37,7 @@ class EvalDropout:
         self._listener: Listener | None = None
         self._left = PASSES
         self._counts: list[int] = []
+        self._last: int | None = None
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin):
@@ -57,12 +58,18 @@ class EvalDropout:
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         self._stop()
-        if self._counts:
-            record.scalar("mode.eval_dropout", step, float(max(self._counts)))
+        self._last = step
+        self._write(record)
+
+    def _write(self, record: RecordWriter) -> None:
+        if self._counts and self._last is not None:
+            record.scalar("mode.eval_dropout", self._last, float(max(self._counts)))
         self._counts = []
 
     def finish(self, record: RecordWriter) -> None:
+        """Many scripts evaluate once, when the last step has been made."""
         self._stop()
+        self._write(record)
 
 
 def evaluates(module: torch.nn.Module) -> bool:

@@ -50,6 +50,7 @@ class Modes:
         self._beside: float | None = None
         self._statistics: bool | None = None
         self._told = False
+        self._last: int | None = None
 
     def on(self, event: Event, *, due: bool) -> None:
         if not isinstance(event, ForwardBegin):
@@ -90,6 +91,12 @@ class Modes:
         if self._beside is not None:
             record.scalar("mode.beside_training", step, self._beside)
         self._training = self._evaluating = self._beside = None
+        self._last = step
+
+    def finish(self, record: RecordWriter) -> None:
+        """Many scripts evaluate once, when the last step has been made."""
+        if self._evaluating is not None and self._last is not None:
+            record.scalar("mode.eval_training", self._last, self._evaluating)
 
 
 def sensitive(

@@ -38,6 +38,7 @@ EXAM, UNDIVIDED = "experiment_loss_scale", "gradients undivided"
     title="The loss enters the gradient with a wrong factor",
     wants=["loss_coefficient"],
     law=laws.WEIGHT,
+    undecided="the small weight may be meant",
     explains=("lr-too-high", "clip-too-tight", *TOO_LONG, *TOO_SHORT),
     urgent=True,
 )
@@ -46,7 +47,8 @@ def loss_scale_wrong(record: Record) -> Outcome:
     ## What it does
     Sums, over one optimizer step, the derivative of what backward is called on by the mean loss per target at the
     loss function. A mean over all micro-batches has exactly 1. Gradients that the script divides itself before the
-    step are a factor as well: replayed without it, the run shows whether it suffers.
+    step are a factor as well: replayed without it, the run shows whether it suffers. A divergence that is averaged over
+    the classes, too, is compared with the terms beside it.
     ## Why it matters
     A factor k in the gradient is a learning rate k times too long for SGD, and makes every clipping threshold,
     epsilon and warm-up mean something else.
@@ -65,6 +67,7 @@ def loss_scale_wrong(record: Record) -> Outcome:
         or _accumulation(record, result, main)
         or _sum_for_mean(record, result, main)
         or _divided_by_hand(record, main)
+        or _mean_over_classes(result)
         or loss_scale_wrong.clear("the gradient is that of a mean loss")
     )
 
@@ -92,6 +95,31 @@ def _still_scaled(record: Record, result: ExamResult) -> Finding | None:
         status=_status(record),
         grade="exact",
     )
+
+
+def _mean_over_classes(result: ExamResult) -> Finding | None:
+    """A divergence beside another term that is a mean over the classes, too: against that term it is as many times too small."""
+    groups = result.values["groups"]
+    for group in groups:
+        classes = group.get("over_classes")
+        if classes and len(groups) > 1 and classes >= LARGE * group["coefficient"]:
+            return loss_scale_wrong.finding(
+                evidence(
+                    "weight of the divergence in the loss",
+                    group["coefficient"] / classes,
+                    group["coefficient"],
+                    step=result.step,
+                ),
+                summary=(
+                    f"`kl_div` with `reduction='mean'` divides by the {classes} classes as well as by the "
+                    f"examples: beside the other loss terms the divergence is {classes} times too small"
+                ),
+                remedy="Use `reduction='batchmean'`, or sum over the classes before the mean.",
+                line=group["line"],
+                since_step=0,
+                grade="statistic",
+            )
+    return None
 
 
 def _accumulation(record: Record, result: ExamResult, main: Mapping[str, Any]) -> Finding | None:

@@ -5,7 +5,7 @@ import math
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.checks.course import NO_MEASURE, Course, course_of, two_signs
-from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.experiments import MOVING, Experiment
 from traindoctor.checks.optimizer.base import FULL_RATE, first_norm, is_log, warms_up
 from traindoctor.record import Record
 
@@ -44,7 +44,7 @@ def lr_too_high(record: Record) -> Outcome:
     warm-up and clip the gradient norm at 1.
     ## When it stays silent
     A loss that is now above, now below 0 (policy gradients): its level is no measure of success, and the reward is not
-    known. A lower rate that wins by annealing alone (a few hundredths of a nat), and runs that learn well: there the
+    known. Losses with parts that are held fixed and move with the weights (a codebook, a value that learns from itself). A lower rate that wins by annealing alone (a few hundredths of a nat), and runs that learn well: there the
     experiment is not asked for. Large gradients whose clipping makes the same rate learn far better than any lower
     one does. A line search along one update does not decide this: its best length is 1 in
     runs that blow up and 0.1 in healthy ones.
@@ -70,6 +70,8 @@ def lr_too_high(record: Record) -> Outcome:
     trial = Experiment.of(result)
     if trial is None:
         return lr_too_high.not_judged(result.reason, wants=EXAM)
+    if trial.moving:
+        return lr_too_high.not_judged(MOVING)
     if not trial.faithful:
         return lr_too_high.not_judged(
             f"the repeated steps differ from the run's own losses by {trial.fidelity:.2g}"
@@ -97,7 +99,7 @@ def by_many_steps(record: Record, reached: Course | None) -> Outcome | None:
             "more steps at a lower learning rate were not tried", wants=LONG
         )
     trial = Experiment.of(result)
-    if trial is None or reached is None or not trial.faithful:
+    if trial is None or reached is None or trial.moving or not trial.faithful:
         return None
     share = next((name for name in SHARES if trial.speaks_for(reached, name)), None)
     return None if share is None else too_high(record, reached, trial, share)

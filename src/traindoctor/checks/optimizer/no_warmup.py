@@ -3,7 +3,7 @@ from __future__ import annotations
 from traindoctor.checks.base import Outcome, check
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.checks.course import NO_MEASURE, course_of, two_signs
-from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.experiments import MOVING, Experiment
 from traindoctor.checks.optimizer.base import is_log, warms_up
 from traindoctor.record import Record
 
@@ -49,6 +49,8 @@ def no_warmup(record: Record) -> Outcome:
         if result is not None:
             return no_warmup.not_judged(result.reason, wants=EXAM)
         return no_warmup.not_judged("a warm-up was not tried", wants=EXAM)
+    if trial.moving:
+        return no_warmup.not_judged(MOVING)
     if not trial.faithful:
         return no_warmup.not_judged(
             f"the repeated steps differ from the run's own losses by {trial.fidelity:.2g}"

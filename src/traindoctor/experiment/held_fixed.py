@@ -1,0 +1,30 @@
+"""Is the loss what the step goes down on? Parts that are held fixed (`detach`, `no_grad`) move with the weights all the same.
+
+A codebook's distance to its encoder, a value's to its own estimate of the next one: each step changes the target as well, so
+that the number that is called the loss may rise while all goes well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from traindoctor.tape.execute import replay
+
+if TYPE_CHECKING:
+    from traindoctor.tape.tape import StepTape
+
+
+def held_fixed(tape: StepTape) -> float:
+    """How much of the loss's whole gradient the step leaves out, or has too much: the difference over the gradient used."""
+    used = replay(tape, gradients=True).gradients()
+    whole = replay(tape, gradients=True, look_through=True).gradients()
+    apart = size = 0.0
+    for name, gradient in used.items():
+        full = whole.get(name)
+        mine = torch.zeros(()) if gradient is None else gradient.detach().double().cpu()
+        other = torch.zeros(()) if full is None else full.detach().double().cpu()
+        apart += float((mine - other).square().sum())
+        size += float(mine.square().sum())
+    return (apart / size) ** 0.5 if size else 0.0
