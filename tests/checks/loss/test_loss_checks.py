@@ -168,6 +168,34 @@ def test_accumulation_that_is_not_divided_or_divided_twice(coefficient: float, w
     assert found.evidence[0].value == pytest.approx(coefficient)
 
 
+def divergence(classes: int | None, *, weight: float = 4.0, beside: bool = True) -> Record:
+    """A divergence with a weight, averaged over so many classes; perhaps beside a cross-entropy."""
+    record = scaled(weight)
+    values = record.exam("loss_coefficient").values
+    main = values["main"] | {"kind": "kl_div", "over_classes": classes}
+    other = values["main"] | {"coefficient": 0.2, "over_classes": None}
+    groups = [main, other] if beside else [main]
+    return make_record(
+        {"loss.root": FALLING},
+        facts={"optimizer.groups": ADAM},
+        exams={
+            "loss_coefficient": values | {"main": main, "groups": groups},
+            "gradient_arrival": {"by_hand": None, "value": None},
+        },
+    )
+
+
+def test_a_divergence_that_is_averaged_over_its_classes_too() -> None:
+    found = loss_scale_wrong(divergence(48))
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+    assert "48 times too small" in found.summary
+    # Alone it has no other term to be small against; few classes, or a weight that makes up for them, may be meant.
+    assert isinstance(loss_scale_wrong(divergence(48, beside=False)), Clear)
+    assert isinstance(loss_scale_wrong(divergence(48, weight=7.9)), Clear)
+    assert isinstance(loss_scale_wrong(divergence(None)), Clear)
+
+
 def test_a_weight_of_a_half_may_be_meant() -> None:
     found = loss_scale_wrong(scaled(0.5, calls=2))
     assert isinstance(found, Finding)

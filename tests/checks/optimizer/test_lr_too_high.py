@@ -44,6 +44,14 @@ def test_fires_when_a_third_and_a_tenth_of_the_rate_both_win() -> None:
     assert "0.02" in found.summary
 
 
+def test_a_loss_that_moves_its_own_target_is_no_measure_of_a_rate() -> None:
+    values = trial(lr_3=2.93, lr_10=3.10, warmup=3.31)
+    judged = lr_too_high(record(values | {"held_fixed": 0.3}))
+    assert isinstance(judged, NotJudged)
+    assert "held fixed" in judged.reason
+    assert isinstance(lr_too_high(record(values | {"held_fixed": 1e-9})), Finding)
+
+
 def test_fires_when_the_run_blows_up_and_lower_rates_learn() -> None:
     values = trial(control=math.nan, permuted=(math.nan, math.nan), lr_3=2.7, lr_10=2.8)
     values["variants"]["warmup"] = {"loss": math.nan, "blown": True, "losses": []}
