@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from traindoctor.diagnosis.symptoms import Symptom, symptoms
+from traindoctor.checks import BY_SLUG
+from traindoctor.diagnosis.symptoms import KNOWN_ALREADY, LARGE_GRADIENTS, Symptom, symptoms
 from traindoctor.record import Record, Series, make_record
 
 RNG = np.random.default_rng(0)
@@ -126,3 +127,7 @@ def test_a_part_of_the_loss_may_rise_while_the_loss_falls() -> None:
     )
     assert [s.name for s in symptoms(make_record({"loss.token": part}))] == ["loss-rising"]
     assert not symptoms(make_record({"loss.token": part, "loss.root": whole}))
+
+
+def test_what_symptoms_are_signs_of_are_causes() -> None:
+    assert KNOWN_ALREADY | LARGE_GRADIENTS <= set(BY_SLUG)

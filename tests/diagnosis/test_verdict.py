@@ -262,3 +262,17 @@ def test_print_names_the_roots_only() -> None:
     text = str(verdict_of(found("missing-zero-grad"), found("clip-too-tight"), steps=9))
     assert text.splitlines()[0] == "sick: missing-zero-grad"
     assert "clip-too-tight" not in text
+
+
+def test_a_possible_cause_leaves_a_run_open_only_with_a_symptom_that_it_explains() -> None:
+    """Shared layers do not clip gradients."""
+    shared = found("weights-tied-by-mistake", status="possible")
+    tight = found("clip-too-tight", status="possible")
+    clipped = Symptom("always-clipped", "100 % are clipped", of=frozenset({"clip-too-tight"}))
+
+    def verdict(*outcomes: Outcome) -> str:
+        return verdict_of(*CLEARED, *outcomes, steps=100, symptoms=(clipped,)).verdict
+
+    assert verdict(shared) == "healthy"
+    assert verdict(tight) == "inconclusive"
+    assert verdict(shared, tight) == "inconclusive"

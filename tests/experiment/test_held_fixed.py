@@ -32,9 +32,9 @@ MOVING: dict[str, Loss] = {
 }
 STILL: dict[str, Loss] = {
     "classes": lambda m: F.cross_entropy(m(X), Y),
-    "a softmax that is kept from overflowing": lambda m: -(
-        m(X) - m(X).amax(1, keepdim=True).detach()
-    ).log_softmax(1)[range(8), Y].mean(),
+    "a softmax that is kept from overflowing": lambda m: (
+        -(m(X) - m(X).amax(1, keepdim=True).detach()).log_softmax(1)[range(8), Y].mean()
+    ),
     "a mask that is chosen by scores": lambda m: (
         F.cross_entropy(m(X), Y, reduction="none") * (m(X).detach().amax(1) > 0)
     ).mean(),

@@ -59,6 +59,8 @@ class Taping:
         self._finished = False
         self._asked = False
         self._seen_module = False
+        self._early: bool | None = None
+        """Steps begin before their first module is called, so a tape begins where the step before ends. None: not known."""
         self._trained: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._modes: set[bool] = set()
         """Training mode or not, of the passes with gradient since the last step."""
@@ -185,7 +187,7 @@ class Taping:
         if told != self._draws_told and self.patient.writer is not None:
             self._draws_told = told
             self.patient.writer.fact("draws", told)
-        if not self._seen_module and self.wanted(step):
+        if (not self._seen_module or self._early) and self.wanted(step):
             self._start(step)
 
     def _start(self, step: int) -> None:
@@ -209,6 +211,9 @@ class Taping:
                 tape = limited(self._recorder.finish, seconds=FINISH_SECONDS)
             tape.stage = stage = self._stages.taped(tape, stage, optimizer)
             self.patient.add_tape(tape)
+            if tape.begins_late:
+                # Where an earlier begin does not help, state is carried on from step to step.
+                self._early = self._early is None
             if stage not in self._stages_taped:
                 self._stages_taped.add(stage)
                 if stage and self.patient.writer is not None:

@@ -32,6 +32,14 @@ AT_VARIANCE = 0.95
 TOO_GOOD = 0.1
 # Nine steps in ten clipped is "nearly every step"; healthy warm-ups have it too, so it is only a symptom.
 CLIPPED = 0.9
+# What lets a model say what it could not know; what makes gradients long, or a limit short.
+KNOWN_ALREADY = frozenset(
+    "causal-mask-leak targets-misaligned batch-not-changing padding-in-loss overfitting data-not-shuffled".split()
+)
+LARGE_GRADIENTS = frozenset(
+    "clip-too-tight gradients-exploding loss-scale-wrong init-too-large lr-too-high no-warmup norm-wrong unstable-softmax "
+    "attention-scale-wrong backward-incorrect missing-zero-grad".split()
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,11 @@ class Symptom:
     summary: str
     since_step: int | None = None
     grave: bool = False  # a run that shows it cannot be called healthy
+    of: frozenset[str] = frozenset()
+    """The causes that it may be a sign of; empty: any. A possible cause that it is no sign of is not made likelier by it."""
+
+    def speaks_for(self, cause: str) -> bool:
+        return not self.of or cause in self.of
 
 
 def symptoms(record: Record) -> tuple[Symptom, ...]:
@@ -181,7 +194,7 @@ def _too_good(record: Record) -> list[Symptom]:
     if not late <= -TOO_GOOD:
         return []
     text = f"the loss is {-late:.2g} nats lower than that of a 5-gram model"
-    return [Symptom("loss-too-good", text)]
+    return [Symptom("loss-too-good", text, of=KNOWN_ALREADY)]
 
 
 def _always_clipped(record: Record) -> list[Symptom]:
@@ -193,6 +206,5 @@ def _always_clipped(record: Record) -> list[Symptom]:
     clipped = norm.values[at_norm] > limits
     if not len(clipped) or np.all(np.isnan(limits)) or float(np.mean(clipped)) < CLIPPED:
         return []
-    return [
-        Symptom("always-clipped", f"{100 * float(np.mean(clipped)):.0f} % of the steps are clipped")
-    ]
+    text = f"{100 * float(np.mean(clipped)):.0f} % of the steps are clipped"
+    return [Symptom("always-clipped", text, of=LARGE_GRADIENTS)]

@@ -233,9 +233,11 @@ def _verdict(made: Diagnosis, run: Run) -> tuple[Verdict, str, str | None]:
     if grave:
         text = f"{grave[0].summary}, and no test could name the cause"
         return "inconclusive", text, _longer(run, made)
-    if made.causes and run.symptoms:
-        text = f"{run.symptoms[0].summary}; {made.causes[0].finding.cause} is possible, not proven"
-        return "inconclusive", text, _longer(run, made)
+    for symptom in run.symptoms:
+        for cause in (one.finding.cause for one in made.causes):
+            if symptom.speaks_for(cause):
+                text = f"{symptom.summary}; {cause} is possible, not proven"
+                return "inconclusive", text, _longer(run, made)
     open_ = _open(made, run)
     if open_ is not None:
         return "inconclusive", *open_

@@ -37,8 +37,9 @@ FEWEST = 4
 ASKED, ENOUGH, SITES = 4, 3, 3
 # Numbers of rows that are tried, and other examples: two may have the same label.
 LENGTHS, PARTNERS = 3, 6
-# Of the places where its target is asked for: its own predictions are all of them, or few by chance.
-OWN = 0.5
+# Its own predictions are all of the places where an example's target counts, or (of pairs that are compared) its target counts
+# at all of its own; in another order they meet by chance.
+OWN = 0.34
 # Moved by more than rounding in float64.
 MOVED = 1e-9
 
@@ -154,6 +155,7 @@ def asked(tape: StepTape, site: Meeting, inputs: Given, targets: Given) -> dict[
     said = run(tape, {}, site.logits)
     before = derivative(tape, site, said, {})
     rows = len(next(iter(inputs.values())))
+    counted = site.rows(before).ne(0).any(1).cpu()
     own, offsets = [], set()
     taken = torch.zeros(len(site.rows(said)), 2, dtype=torch.bool)
     for row in sorted({round(k * (rows - 1) / (ASKED - 1)) for k in range(ASKED)}):
@@ -174,7 +176,8 @@ def asked(tape: StepTape, site: Meeting, inputs: Given, targets: Given) -> dict[
         taken |= places
         if bool(places.any(0).all()):
             predictions, asks = places.unbind(1)
-            own.append(float((predictions & asks).sum() / asks.sum()))
+            met = (predictions & asks).sum()
+            own.append(float(met / min(asks.sum(), (predictions & counted).sum().clamp(min=1))))
             offsets.add(int(asks.int().argmax()) - int(predictions.int().argmax()))
     strange = sum(share <= OWN for share in own)
     return {"examples": rows, "told": len(own), "strange": strange, "offsets": len(offsets)}

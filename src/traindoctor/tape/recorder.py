@@ -364,4 +364,5 @@ class StepRecorder:
         for ref, reason in draft.strangers.items():
             if ref in used:
                 draft.gap(reason)
+                tape.begins_late = True
         return tape

@@ -49,6 +49,9 @@ class StepTape:
     compiled: float | None = None
     """Compiled code ran in the step, and the tape has it uncompiled: the largest relative difference of results."""
 
+    begins_late: bool = False
+    """Something of the step with a gradient was computed before the tape began, or in an earlier step."""
+
     overwritten_predictions: dict[int, Ref] = field(default_factory=dict, init=False)
     """Number of an op -> the predictions that it compares with targets and that are written over later.
 
