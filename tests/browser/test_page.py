@@ -44,7 +44,7 @@ def test_verdict_first_then_its_evidence(runs, serve, open_page) -> None:
     assert page.locator(".verdict figure h3").all_inner_texts() == ["Gradient norm", "Loss"]
     folded = page.locator(".fold .what").all_inner_texts()
     assert {"Updates by layer", "Gradient flow by layer", "Activations by module"} <= set(folded)
-    assert "100 % of steps" in page.locator("#chart-gradient .about").inner_text()
+    page.locator("#chart-gradient .about", has_text="100 % of steps").wait_for()
     legend = page.locator("#chart-loss .legend").inner_text()
     assert "per token = read by the script = what backward got" in legend
     assert {"unigram", "bigram", "5-gram"} <= set(legend.split("\n"))

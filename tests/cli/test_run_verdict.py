@@ -80,7 +80,7 @@ def test_a_script_that_trains_nothing_is_inconclusive(tmp_path: Path) -> None:
     assert done.stderr.startswith(
         "traindoctor: INCONCLUSIVE [0 steps]\n  why        nothing was trained"
     )
-    assert done.stderr.endswith("  recorded   nothing\n")
+    assert "  recorded   nothing\n" in done.stderr
     assert json.loads((tmp_path / "v.json").read_text())["verdict"] == "inconclusive"
 
 
@@ -115,7 +115,7 @@ def test_a_script_that_ends_before_it_trains_is_told_as_such(
     done = subprocess.run([*command, "early.py"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == status
     verdict = done.stderr.partition("traindoctor: INCONCLUSIVE [0 steps]\n")[2]
-    assert " ".join(verdict.split()) == f"why {said} recorded nothing"
+    assert " ".join(verdict.split()).startswith(f"why {said} recorded nothing next ")
     assert max(map(len, verdict.splitlines())) <= 80
     assert json.loads((tmp_path / "v.json").read_text())["reason"] == said
 

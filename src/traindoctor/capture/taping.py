@@ -137,7 +137,8 @@ class Taping:
             self.patient.asks_itself |= self._asked_beside.get(event.module, (-1, 0))[0] == step
             self._modes.add(event.training)
             in_mode = event.training or self._in_eval_mode
-            whole = not hub.passed_unheard  # a tape without the beginning of its step is none
+            # A tape without the beginning of its step is none.
+            whole = not hub.passed_unheard and not self._early
             if not self.recording and in_mode and whole and self.wanted(step):
                 reason = untapeable(event.module)
                 if reason is None:
