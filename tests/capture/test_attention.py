@@ -24,8 +24,9 @@ from traindoctor.capture.attention import (
 )
 from traindoctor.capture.hub import hub
 from traindoctor.capture.watch import Watch
-from traindoctor.checks.base import ENOUGH_LOOKS, Clear, Finding
+from traindoctor.checks.base import Clear, Finding
 from traindoctor.checks.optimizer.optimizer_holds_stale_params import optimizer_holds_stale_params
+from traindoctor.diagnosis.verdict import ENOUGH_STEPS
 from traindoctor.record import open_record
 
 
@@ -319,4 +320,4 @@ def test_an_optimizer_without_gradients_beside_one_that_has_them_begins_no_stage
 
 
 def test_so_many_steps_are_followed_as_a_verdict_needs() -> None:
-    assert FEWEST_FIRST >= ENOUGH_LOOKS
+    assert FEWEST_FIRST >= ENOUGH_STEPS

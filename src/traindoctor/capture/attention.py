@@ -13,8 +13,8 @@ from statistics import median
 
 # Everything is heard so long.
 FIRST_STEPS = 64
-# However slow the machine is: fewer measured steps make no verdict (checks/base.py: ENOUGH_LOOKS).
-FEWEST_FIRST = 12
+# However slow the machine is: fewer measured steps make no verdict (diagnosis/verdict.py: ENOUGH_STEPS).
+FEWEST_FIRST = 20
 # And so long where a new optimizer begins another stage of the run.
 STAGE_STEPS = 16
 # Part of the budget that listening may use; the rest is for measurements.

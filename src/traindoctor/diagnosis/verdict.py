@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from traindoctor.checks.base import (
-    ENOUGH_LOOKS,
     STATUSES,
     Clear,
     Finding,
@@ -265,7 +264,8 @@ def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
             f"{_steps(run.steps)} are too few to call a run healthy; {run.enough_steps} are needed"
         )
         return text, f"train for at least {run.enough_steps} steps"
-    enough = min(ENOUGH_LOOKS, run.enough_steps)
+    # Fewer losses make no course of the loss, either.
+    enough = min(ENOUGH_STEPS, run.enough_steps)
     if run.measured is not None and run.measured < enough:
         text = (
             f"the budget allowed for measuring only {run.measured} of {_steps(run.steps)}; {enough} are "

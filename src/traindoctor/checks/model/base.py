@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks.base import Evidence, done_exam, evidence
+from traindoctor.checks.course import every_loss
 from traindoctor.record import Record, Series
 
 ANOTHER_START = "the run was not repeated with another initialisation"
@@ -35,9 +36,9 @@ WORSE_THAN_GUESSING = 1.3
 EARLY, LEARNED = 0.2, 0.5
 # Where only the scores start wide, and neither attention nor the matrices within, nothing is saturated on the way to
 # them: such a start may take up to half of the steps, if the run goes on to learn nearly all (an untied T5 with SGD: below
-# guessing after 0.37, at the end 0.1 of it, 0.25 where the last steps were not heard; one with all matrices from N(0, 1)
+# guessing after 0.37, at the end 0.1 of it; one with all matrices from N(0, 1)
 # after 0.37 too, but 0.57).
-HALF, LEARNED_WELL = 0.5, 0.35
+HALF, LEARNED_WELL = 0.5, 0.25
 ONLY_SCORES = frozenset({"loss_ratio", "logits_std"})
 
 
@@ -60,7 +61,7 @@ def large_start(record: Record) -> dict[str, Evidence] | str:
     largest = values.get("largest_scale")
     if largest is not None and largest <= LARGE_WEIGHT:
         return f"no weight starts large: RMS at most {largest:.2g}/sqrt(fan_in)"
-    losses, guessing = record.get("loss.token"), values.get("ln_classes")
+    losses, guessing = every_loss(record), values.get("ln_classes")
     step = undone(losses, guessing, EARLY, LEARNED)
     if step is None and ONLY_SCORES.issuperset(out):
         step = undone(losses, guessing, HALF, LEARNED_WELL)
