@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import pytest
+
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.gradient.gradients_exploding import gradients_exploding
 from traindoctor.checks.optimizer.lr_too_high import EXAM, LONG, lr_too_high
 from traindoctor.checks.optimizer.no_warmup import no_warmup
-from traindoctor.record import ExamResult, Record, make_record
+from traindoctor.record import ExamResult, Record, Series, make_record
 
 STUCK = [4.7, 4.0, 3.5, *[3.2] * 60]
 LADDER = [3.2] * 63
@@ -50,6 +53,20 @@ def test_a_loss_that_moves_its_own_target_is_no_measure_of_a_rate() -> None:
     assert isinstance(judged, NotJudged)
     assert "held fixed" in judged.reason
     assert isinstance(lr_too_high(record(values | {"held_fixed": 1e-9})), Finding)
+
+
+@pytest.mark.parametrize(
+    ("begins", "judges"), [([0, 30], False), ([0, 44], False), ([0, 60], True), ([0], True)]
+)
+def test_an_experiment_over_the_border_of_two_stages_says_nothing(
+    begins: list[int], judges: bool
+) -> None:
+    """Forty steps from the start, judged by six batches behind them."""
+    made = record(trial(lr_3=2.93, lr_10=3.10, warmup=3.31))
+    numbers = np.arange(1.0, 1 + len(begins))
+    made._series["optim.objects"] = Series("optim.objects", np.array(begins), numbers)
+    for rate in (lr_too_high(made), no_warmup(made)):
+        assert isinstance(rate, NotJudged) is not judges
 
 
 def test_fires_when_the_run_blows_up_and_lower_rates_learn() -> None:

@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from traindoctor.checks.experiments import Experiment
 from traindoctor.record import Record, Series
 
 # The rate is at its full height from the start if the first step has this share of the later ones'.
 FULL_RATE = 0.9
 # Optimizers one after the other that still are stages of one plan.
 STAGES = 4
+# Batches behind the repeated steps, by which an experiment is judged (experiment/snapshot.py).
+HELD_OUT = 6
+BORDER = "a new optimizer begins among the steps that were repeated, so the batches behind them may be another task's"
 
 
 def warms_up(record: Record) -> bool:
@@ -76,6 +80,15 @@ def last_stage(record: Record) -> int:
     """
     begun = record.get("optim.objects")
     return int(begun.steps[-1]) if begun is not None and 1 <= len(begun) <= STAGES else 0
+
+
+def crosses_a_border(record: Record, trial: Experiment) -> bool:
+    """A new optimizer, for another task perhaps, begins among the steps that were repeated or the batches behind them."""
+    begun = record.get("optim.objects")
+    if begun is None or len(begun) > STAGES:  # one that is made anew again and again begins nothing
+        return False
+    behind = trial.start + trial.steps + HELD_OUT
+    return any(trial.start < step <= behind for step in begun.steps)
 
 
 def rate_trace(record: Record) -> RateTrace | None:

@@ -6,7 +6,14 @@ from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.checks.course import NO_MEASURE, Course, course_of, two_signs
 from traindoctor.checks.experiments import MOVING, Experiment
-from traindoctor.checks.optimizer.base import FULL_RATE, first_norm, is_log, warms_up
+from traindoctor.checks.optimizer.base import (
+    BORDER,
+    FULL_RATE,
+    crosses_a_border,
+    first_norm,
+    is_log,
+    warms_up,
+)
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
@@ -72,6 +79,8 @@ def lr_too_high(record: Record) -> Outcome:
         return lr_too_high.not_judged(result.reason, wants=EXAM)
     if trial.moving:
         return lr_too_high.not_judged(MOVING)
+    if crosses_a_border(record, trial):
+        return lr_too_high.not_judged(BORDER)
     if not trial.faithful:
         return lr_too_high.not_judged(
             f"the repeated steps differ from the run's own losses by {trial.fidelity:.2g}"

@@ -4,7 +4,7 @@ from traindoctor.checks.base import Outcome, check
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.checks.course import NO_MEASURE, course_of, two_signs
 from traindoctor.checks.experiments import MOVING, Experiment
-from traindoctor.checks.optimizer.base import is_log, warms_up
+from traindoctor.checks.optimizer.base import BORDER, crosses_a_border, is_log, warms_up
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
@@ -51,6 +51,8 @@ def no_warmup(record: Record) -> Outcome:
         return no_warmup.not_judged("a warm-up was not tried", wants=EXAM)
     if trial.moving:
         return no_warmup.not_judged(MOVING)
+    if crosses_a_border(record, trial):
+        return no_warmup.not_judged(BORDER)
     if not trial.faithful:
         return no_warmup.not_judged(
             f"the repeated steps differ from the run's own losses by {trial.fidelity:.2g}"
