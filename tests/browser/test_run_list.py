@@ -121,7 +121,9 @@ def test_a_run_is_renamed_by_keys_alone(runs, serve, open_page) -> None:
     page.keyboard.type("never")
     page.keyboard.press("Escape")
     field.wait_for(state="detached")
-    assert page.evaluate("document.activeElement.ariaLabel") == "Rename sweep/healthy"
+    page.wait_for_function(
+        "name => document.activeElement.ariaLabel === name", arg="Rename sweep/healthy"
+    )
     page.keyboard.press("Enter")
     for name, said in (("../out", "cannot contain '/'"), ("", "the new name is empty")):
         field.fill(name)
