@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from traindoctor.capture.watch import Watch
-from traindoctor.experiment.patient import Patient
 
 
 class Flow(nn.Module):
@@ -25,27 +27,35 @@ class Flow(nn.Module):
         return -(z**2).sum(-1) + self.scale.sum()
 
 
-def watched(folder: Path, loss: Callable[[int], Tensor], model: nn.Module) -> Patient:
-    watch = Watch(folder, budget=1.0)
-    watch.attach()
-    try:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for step in range(24):
-            optimizer.zero_grad()
-            loss(step).backward()
-            optimizer.step()
-    finally:
-        watch.detach()
-    return watch.patient
+SCRIPT = """
+import torch
+from test_taping import Flow
+
+torch.manual_seed(0)
+flow = Flow()
+optimizer = torch.optim.SGD(flow.parameters(), lr=0.01)
+for step in range(24):
+    optimizer.zero_grad()
+    (-flow.log_prob(torch.randn(8, 4)).mean()).backward()
+    optimizer.step()
+"""
 
 
 def test_what_is_computed_before_the_first_module_is_on_the_tape(tmp_path: Path) -> None:
-    flow = Flow()
-    patient = watched(tmp_path, lambda _: -flow.log_prob(torch.randn(8, 4)).mean(), flow)
-    first, *later = [patient.tapes[step] for step in sorted(patient.tapes)]
-    assert first.begins_late
-    assert later[-1].gaps == []  # what is asked of the run is asked of the latest
-    assert len(later[-1].parameters) == 3
+    """In a process of its own, as scripts are run: the gradient can be held against autograd's on a whole step."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "traindoctor", "run", "--budget", "100", "--json", "v.json"]
+    path = os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))
+    done = subprocess.run(
+        [*command, "train.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    verdict = json.loads((tmp_path / "v.json").read_text())
+    assert "backward-incorrect" in {one["cause"] for one in verdict["ruled_out"]}
 
 
 def test_state_that_is_carried_on_is_told_and_no_earlier_begin_is_tried_again(
