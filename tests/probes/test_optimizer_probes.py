@@ -16,7 +16,8 @@ from traindoctor.capture.watch import Watch
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.gradient.clip_ineffective import clip_ineffective
 from traindoctor.checks.gradient.missing_zero_grad import missing_zero_grad
-from traindoctor.events import StepBegin
+from traindoctor.events import BackwardBegin, ForwardBegin, StepBegin, StepEnd
+from traindoctor.ground.names import Names
 from traindoctor.probes.clip_order import ClipOrder
 from traindoctor.probes.clipping import Clipping
 from traindoctor.probes.coverage import Coverage, live_optimizers, trained_before
@@ -25,7 +26,7 @@ from traindoctor.probes.optimizer_state import MEASURED, OptimizerState, decoupl
 from traindoctor.probes.rates import Rates
 from traindoctor.probes.state_age import StateAge
 from traindoctor.probes.update import Update
-from traindoctor.record import Record, open_record
+from traindoctor.record import Record, RecordWriter, open_record
 
 
 class Two(nn.Module):
@@ -605,6 +606,40 @@ def test_a_learned_temperature_has_gradients_of_its_own(tmp_path) -> None:
             tuning.step()
 
     assert isinstance(missing_zero_grad(watched(tmp_path, train, Leftover())), Clear)
+
+
+def test_gradients_of_the_model_before_are_not_those_of_a_resumed_one(tmp_path) -> None:
+    """It is built anew, and the first step that is heard of it begins behind its forward pass."""
+    probe = Leftover()
+    old, new = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    probe.names = Names(torch.nn.ModuleList([old, new]))
+    before, after = (torch.optim.SGD(model.parameters(), lr=0.1) for model in (old, new))
+    x = torch.randn(4, 3)
+
+    def heard(
+        step: int, model: nn.Module, optimizer: torch.optim.Optimizer, *, whole: bool = True
+    ) -> None:
+        model.zero_grad()
+        if whole:
+            probe.on(ForwardBegin(model, (x,), {}, wants_grad=True, training=True), due=True)
+        loss = model(x).square().mean()
+        if whole:
+            probe.on(BackwardBegin([loss], True, 1.0), due=True)
+        loss.backward()
+        optimizer.step()
+        probe.on(StepEnd(optimizer, step, 0.0), due=True)
+        probe.close_step(step, writer, due=True)
+
+    writer = RecordWriter(tmp_path, rank=0)
+    heard(0, old, before)
+    heard(1, old, before)
+    heard(2, new, after, whole=False)
+    for step in (3, 4, 5):
+        heard(step, new, after)
+    probe.finish(writer)
+    writer.close()
+    assert old.weight.grad is not None
+    assert [norm for _, norm in open_record(tmp_path)["grad.leftover_norm"]] == [0.0] * 5
 
 
 # -- update and moments ----------------------------------------------------------------------------

@@ -58,6 +58,8 @@ class Leftover:
     def __init__(self) -> None:
         self._later = Later()
         self._trees = ModuleTrees()
+        self._called: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        """Modules that were called with gradient in this step."""
         self._held: dict[int, Held] = {}
         """Each optimizer that has stepped and is still there."""
         self._count = 0
@@ -72,6 +74,7 @@ class Leftover:
         if isinstance(event, ForwardBegin):
             if event.wants_grad:
                 self._trees.learn(event.module)
+                self._called.add(event.module)
         elif isinstance(event, StepEnd):
             key = id(event.optimizer)
             self._hold(key, event.optimizer)
@@ -93,19 +96,22 @@ class Leftover:
         parameters = {id(p): p for g in optimizer.param_groups for p in g["params"]}
         stepped = set(parameters)
         if stepped != held.stepped:
-            held.stepped, held.parameters = stepped, self._filled_by_backward(parameters)
+            held.parameters = self._filled_by_backward(parameters)
+            # In a step whose forward pass was not heard it is only a guess, and made again.
+            held.stepped = stepped if self._called else set()
 
     def _filled_by_backward(self, stepped: dict[int, Tensor]) -> set[int]:
         """An optimizer over master copies is given its gradients by the script: those of the model are asked about.
 
         Copies have about as many numbers as the model; a learned temperature or weight of a loss has a few of its own.
         """
-        trained = {id(p): p for _, p in self._trees.parameters()}
-        own = set(stepped) & set(trained)
+        own = set(stepped) & {id(p) for _, p in self._trees.parameters()}
+        # A model of an earlier stage may still be there, with the gradients of its last step.
+        called = {id(p): p for module in self._called for p in module.parameters()}
         copies = 2 * sum(p.numel() for p in stepped.values()) > sum(
-            p.numel() for p in trained.values()
+            p.numel() for p in called.values()
         )
-        return own or (set(trained) if trained and copies else set(stepped))
+        return own or (set(called) if called and copies else set(stepped))
 
     def _look(self, *, due: bool) -> None:
         # Before the first step nobody is known to hold anything.
@@ -130,6 +136,7 @@ class Leftover:
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         stepped, self._stepped = self._stepped, {}
+        self._called.clear()
         if not self._held and NOBODY in self._lowest:
             stepped[NOBODY] = self._lowest.pop(NOBODY)  # a run that no optimizer of torch steps
         tensors = [one for one in stepped.values() if isinstance(one, Tensor)]
