@@ -268,7 +268,7 @@ def test_a_possible_cause_leaves_a_run_open_only_with_a_symptom_that_it_explains
     """Shared layers do not clip gradients."""
     shared = found("weights-tied-by-mistake", status="possible")
     tight = found("clip-too-tight", status="possible")
-    clipped = Symptom("always-clipped", "100 % are clipped", of=frozenset({"clip-too-tight"}))
+    clipped = Symptom("always-clipped", "100 % are clipped")
 
     def verdict(*outcomes: Outcome) -> str:
         return verdict_of(*CLEARED, *outcomes, steps=100, symptoms=(clipped,)).verdict

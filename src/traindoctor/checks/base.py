@@ -176,6 +176,8 @@ class Check:
     """It stands where no change cured the run: as long as one that could was not tried, it is only possible."""
     of_optimizer: bool = False
     """It is about the state and the settings of torch's optimizers: without one it does not apply."""
+    signs: tuple[str, ...] = ()
+    """Symptoms that it may show itself by. One that no cause claims speaks for any."""
     over_batches: bool = False
     """It is about how batches follow each other: with one batch in hand nothing can be said."""
 
@@ -350,6 +352,7 @@ def check(
     costs_only_time: bool = False,
     without_cure: bool = False,
     of_optimizer: bool = False,
+    signs: tuple[str, ...] = (),
     over_batches: bool = False,
 ) -> Callable[[Callable[[Record], Outcome]], Check]:
     """Makes a Check of a function. It registers nothing: checks/__init__.py finds it by its file."""
@@ -373,6 +376,7 @@ def check(
             costs_only_time=costs_only_time,
             without_cure=without_cure,
             of_optimizer=of_optimizer,
+            signs=signs,
             over_batches=over_batches,
         )
 

@@ -99,6 +99,11 @@ class Experiment:
         return self.fidelity <= FIDELITY or at_first <= FIDELITY_AT_FIRST
 
     @property
+    def until(self) -> int:
+        """The step of the last batch that it is judged by."""
+        return int(self.extra.get("until", self.start + self.steps))
+
+    @property
     def moving(self) -> bool:
         """The number that is called the loss is not what the step goes down on."""
         return bool(self.extra.get("held_fixed", 0.0) > HELD_FIXED)

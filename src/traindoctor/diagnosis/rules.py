@@ -21,6 +21,13 @@ OVER_BATCHES = frozenset(check.slug for check in CHECKS if check.over_batches)
 
 
 @cache
+def may_show(cause: str, symptom: str) -> bool:
+    """A symptom that checks claim as a sign of theirs speaks for no other cause: shared layers do not clip gradients."""
+    claimed = frozenset(check.slug for check in CHECKS if symptom in check.signs)
+    return not claimed or cause in claimed
+
+
+@cache
 def consequences(cause: str) -> frozenset[str]:
     """Everything `cause` explains, directly or through others."""
     found: set[str] = set()

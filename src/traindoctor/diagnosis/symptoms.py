@@ -32,14 +32,6 @@ AT_VARIANCE = 0.95
 TOO_GOOD = 0.1
 # Nine steps in ten clipped is "nearly every step"; healthy warm-ups have it too, so it is only a symptom.
 CLIPPED = 0.9
-# What lets a model say what it could not know; what makes gradients long, or a limit short.
-KNOWN_ALREADY = frozenset(
-    "causal-mask-leak targets-misaligned batch-not-changing padding-in-loss overfitting data-not-shuffled".split()
-)
-LARGE_GRADIENTS = frozenset(
-    "clip-too-tight gradients-exploding loss-scale-wrong init-too-large lr-too-high no-warmup norm-wrong unstable-softmax "
-    "attention-scale-wrong backward-incorrect missing-zero-grad".split()
-)
 
 
 @dataclass(frozen=True)
@@ -48,11 +40,6 @@ class Symptom:
     summary: str
     since_step: int | None = None
     grave: bool = False  # a run that shows it cannot be called healthy
-    of: frozenset[str] = frozenset()
-    """The causes that it may be a sign of; empty: any. A possible cause that it is no sign of is not made likelier by it."""
-
-    def speaks_for(self, cause: str) -> bool:
-        return not self.of or cause in self.of
 
 
 def symptoms(record: Record) -> tuple[Symptom, ...]:
@@ -194,7 +181,7 @@ def _too_good(record: Record) -> list[Symptom]:
     if not late <= -TOO_GOOD:
         return []
     text = f"the loss is {-late:.2g} nats lower than that of a 5-gram model"
-    return [Symptom("loss-too-good", text, of=KNOWN_ALREADY)]
+    return [Symptom("loss-too-good", text)]
 
 
 def _always_clipped(record: Record) -> list[Symptom]:
@@ -207,4 +194,4 @@ def _always_clipped(record: Record) -> list[Symptom]:
     if not len(clipped) or np.all(np.isnan(limits)) or float(np.mean(clipped)) < CLIPPED:
         return []
     text = f"{100 * float(np.mean(clipped)):.0f} % of the steps are clipped"
-    return [Symptom("always-clipped", text, of=LARGE_GRADIENTS)]
+    return [Symptom("always-clipped", text)]

@@ -22,6 +22,7 @@ from traindoctor.diagnosis.rules import (
     OUTCOME_ONLY,
     WITHOUT_CURE,
     consequences,
+    may_show,
 )
 from traindoctor.diagnosis.symptoms import Symptom
 
@@ -234,7 +235,7 @@ def _verdict(made: Diagnosis, run: Run) -> tuple[Verdict, str, str | None]:
         return "inconclusive", text, _longer(run, made)
     for symptom in run.symptoms:
         for cause in (one.finding.cause for one in made.causes):
-            if symptom.speaks_for(cause):
+            if may_show(cause, symptom.name):
                 text = f"{symptom.summary}; {cause} is possible, not proven"
                 return "inconclusive", text, _longer(run, made)
     open_ = _open(made, run)

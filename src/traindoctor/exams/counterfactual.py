@@ -145,6 +145,7 @@ def compare(
     return {
         "start": plan.snapshot.step,
         "steps": plan.steps,
+        "until": plan.held_out[-1].step,
         "before": before,
         "control": control.values(),
         "permuted": [trial.values() for trial in permuted],
@@ -153,6 +154,11 @@ def compare(
         "fidelity_at_first": plan.fidelity(control, steps=MECHANISM),
         "unit": plan.unit,
     }
+
+
+def by_level(plan: Plan, found: dict[str, Any]) -> dict[str, Any]:
+    """An experiment that is read by the level of the loss, with what tells whether that is a measure."""
+    return found | {"held_fixed": held_fixed(plan.tape)}
 
 
 def _helps(variant: Mapping[str, Any], control: float) -> bool:
@@ -201,8 +207,9 @@ def experiment_rate_down(patient: Patient) -> dict[str, Any]:
         # A rate that is a hundred times too high is too high by ten as well: tried at once only if no other helps.
         "lr/100": Change(rate=lambda _: 0.01),
     }
-    found = compare(plan, changes, seconds=patient.seconds, promising=2, resort="lr/100")
-    return found | {"held_fixed": held_fixed(plan.tape)}
+    return by_level(
+        plan, compare(plan, changes, seconds=patient.seconds, promising=2, resort="lr/100")
+    )
 
 
 @exam(
@@ -216,14 +223,12 @@ def experiment_rate_long(patient: Patient) -> dict[str, Any]:
     runs = 2 + PERMUTED
     rounds = int(min(LONG_ROUNDS, patient.seconds / max(1e-9, runs * plan.seconds)))
     if rounds < LONG_ROUNDS and (possible := rounds_against_itself(patient, plan)) > rounds:
-        found = against_itself(patient, plan, possible)
-        return found | {"held_fixed": held_fixed(plan.tape)}
+        return by_level(plan, against_itself(patient, plan, possible))
     if rounds < FEWEST_ROUNDS:
         raise NotPossible("there was no time for more repeated steps")
     plan = plan.longer(rounds)
     changes = {"lr/10": Change(rate=lambda _: 0.1), **warm_up(plan)}
-    found = compare(plan, changes, seconds=patient.seconds)
-    return found | {"held_fixed": held_fixed(plan.tape)}
+    return by_level(plan, compare(plan, changes, seconds=patient.seconds))
 
 
 def latest_batches(patient: Patient, plan: Plan) -> list[StepLog]:
@@ -277,6 +282,7 @@ def against_itself(patient: Patient, plan: Plan, rounds: int) -> dict[str, Any]:
     return {
         "start": plan.snapshot.step,
         "steps": plan.steps,
+        "until": plan.held_out[-1].step,
         "before": plan.before(),
         "control": part(own),
         "permuted": [part(own[k : k + size]) for k in range(0, len(own), size)],

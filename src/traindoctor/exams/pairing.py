@@ -169,10 +169,8 @@ def asked(tape: StepTape, site: Meeting, inputs: Given, targets: Given) -> dict[
             dim=1,
         )
         if bool((places & taken).any()):
-            return {
-                "examples": rows,
-                "told": 0,
-            }  # examples meet: statistics of a batch, a comparison of all with all
+            # Examples meet: statistics of a batch, a comparison of all with all.
+            return {"examples": rows, "told": 0}
         taken |= places
         if bool(places.any(0).all()):
             predictions, asks = places.unbind(1)

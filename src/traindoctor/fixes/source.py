@@ -42,7 +42,7 @@ class Edit:
 
 
 class Source:
-    """`Source(text)` raises SyntaxError, ValueError or RecursionError where the text is no Python."""
+    """`Source(text)` raises SyntaxError, ValueError or RecursionError for text that is not valid Python."""
 
     def __init__(self, text: str) -> None:
         self.text = text

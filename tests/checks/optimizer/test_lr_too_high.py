@@ -56,13 +56,14 @@ def test_a_loss_that_moves_its_own_target_is_no_measure_of_a_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begins", "judges"), [([0, 30], False), ([0, 44], False), ([0, 60], True), ([0], True)]
+    ("begins", "judges"),
+    [([0, 30], False), ([0, 44], False), ([0, 60], True), ([0, 1], True), ([0], True)],
 )
 def test_an_experiment_over_the_border_of_two_stages_says_nothing(
     begins: list[int], judges: bool
 ) -> None:
     """Forty steps from the start, judged by six batches behind them."""
-    made = record(trial(lr_3=2.93, lr_10=3.10, warmup=3.31))
+    made = record(trial(lr_3=2.93, lr_10=3.10, warmup=3.31) | {"until": 45})
     numbers = np.arange(1.0, 1 + len(begins))
     made._series["optim.objects"] = Series("optim.objects", np.array(begins), numbers)
     for rate in (lr_too_high(made), no_warmup(made)):

@@ -29,6 +29,7 @@ DRAWN_AGAIN = 2
     undecided="too few steps that draw random numbers were seen",
     explains=("overfitting", "data-not-shuffled", "ranks-see-same-data"),
     over_batches=True,
+    signs=("loss-too-good",),
 )
 def batch_not_changing(record: Record) -> Outcome:
     """

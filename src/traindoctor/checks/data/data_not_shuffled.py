@@ -24,6 +24,7 @@ NOT_LEARNED = 0.8
     undecided="the run was not repeated with shuffled batches",
     explains=("overfitting", "gradients-exploding", "lr-too-high", *NOT_LEARNING),
     over_batches=True,
+    signs=("loss-too-good",),
 )
 def data_not_shuffled(record: Record) -> Outcome:
     """

@@ -15,6 +15,7 @@ SHARE, ROWS = 0.15, 0.3
     wants=["padding"],
     law=laws.PADDING,
     explains=("greedy-repetition", "undertrained"),
+    signs=("loss-too-good",),
 )
 def padding_in_loss(record: Record) -> Outcome:
     """

@@ -88,6 +88,7 @@ def settled(shift: Mapping[str, Any]) -> bool:
     ),
     urgent=True,
     essential=True,
+    signs=("loss-too-good",),
 )
 def targets_misaligned(record: Record) -> Outcome:
     """

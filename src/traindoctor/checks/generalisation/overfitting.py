@@ -29,6 +29,7 @@ SAME = 1e-3
     undecided="the run was not repeated with more data or a smaller model",
     outcome_only=True,
     over_batches=True,
+    signs=("loss-too-good",),
 )
 def overfitting(record: Record) -> Outcome:
     """

@@ -46,6 +46,7 @@ MODULE = "guilty_module"
     ),
     urgent=True,
     essential=True,
+    signs=("always-clipped",),
 )
 def backward_incorrect(record: Record) -> Outcome:
     """

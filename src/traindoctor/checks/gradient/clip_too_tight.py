@@ -50,6 +50,7 @@ REMEDIES = {
     law=laws.RULE,
     undecided="a higher limit could not be tried",
     explains=TOO_SHORT,
+    signs=("always-clipped",),
 )
 def clip_too_tight(record: Record) -> Outcome:
     """

@@ -32,6 +32,7 @@ LEAST = 3
     undecided=NO_CURE,
     without_cure=True,
     explains=("clip-too-tight", "fp16-overflow", "nan-from-op", *NOT_LEARNING),
+    signs=("always-clipped",),
 )
 def gradients_exploding(record: Record) -> Outcome:
     """

@@ -31,6 +31,7 @@ MIN_POINTS = 2
         *NOT_LEARNING,
     ),
     essential=True,
+    signs=("always-clipped",),
 )
 def missing_zero_grad(record: Record) -> Outcome:
     """

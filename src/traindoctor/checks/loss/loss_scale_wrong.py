@@ -41,6 +41,7 @@ EXAM, UNDIVIDED = "experiment_loss_scale", "gradients undivided"
     undecided="the small weight may be meant",
     explains=("lr-too-high", "clip-too-tight", *TOO_LONG, *TOO_SHORT),
     urgent=True,
+    signs=("always-clipped",),
 )
 def loss_scale_wrong(record: Record) -> Outcome:
     """

@@ -45,6 +45,7 @@ def adds_exponentials(values: Mapping[str, Any]) -> bool:
     title="A hand-written softmax or log-sum-exp overflows",
     law=laws.MAKER,
     explains=("nan-from-op", "fp16-overflow", "gradients-exploding", *NOT_LEARNING),
+    signs=("always-clipped",),
 )
 def unstable_softmax(record: Record) -> Outcome:
     """

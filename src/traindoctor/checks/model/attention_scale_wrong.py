@@ -29,6 +29,7 @@ MOST_WEIGHT = 0.2
     law=laws.MEAN,
     undecided="the run was not repeated with another scale",
     explains=("gradients-vanishing", "attention-blind", *NOT_LEARNING),
+    signs=("always-clipped",),
 )
 def attention_scale_wrong(record: Record) -> Outcome:
     """

@@ -35,6 +35,7 @@ TOO_GOOD, STEPS, FRESH = 0.1, 20, 0.9
     explains=("overfitting", "greedy-repetition", "undertrained"),
     urgent=True,
     essential=True,
+    signs=("loss-too-good",),
 )
 def causal_mask_leak(record: Record) -> Outcome:
     """

@@ -22,6 +22,7 @@ from traindoctor.record import Record
         *TOO_LONG,
         *NOT_LEARNING,
     ),
+    signs=("always-clipped",),
 )
 def init_too_large(record: Record) -> Outcome:
     """

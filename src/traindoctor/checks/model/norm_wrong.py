@@ -40,6 +40,7 @@ FEATURE_NORMS = (
         "no-warmup",
         *NOT_LEARNING,
     ),
+    signs=("always-clipped",),
 )
 def norm_wrong(record: Record) -> Outcome:
     """

@@ -10,13 +10,12 @@ import numpy as np
 
 from traindoctor.checks.experiments import Experiment
 from traindoctor.record import Record, Series
+from traindoctor.record.stages import LEAST_STEPS
 
 # The rate is at its full height from the start if the first step has this share of the later ones'.
 FULL_RATE = 0.9
 # Optimizers one after the other that still are stages of one plan.
 STAGES = 4
-# Batches behind the repeated steps, by which an experiment is judged (experiment/snapshot.py).
-HELD_OUT = 6
 BORDER = "a new optimizer begins among the steps that were repeated, so the batches behind them may be another task's"
 
 
@@ -87,8 +86,8 @@ def crosses_a_border(record: Record, trial: Experiment) -> bool:
     begun = record.get("optim.objects")
     if begun is None or len(begun) > STAGES:  # one that is made anew again and again begins nothing
         return False
-    behind = trial.start + trial.steps + HELD_OUT
-    return any(trial.start < step <= behind for step in begun.steps)
+    # Those of the first steps take turns with each other.
+    return any(max(trial.start, LEAST_STEPS - 1) < step <= trial.until for step in begun.steps)
 
 
 def rate_trace(record: Record) -> RateTrace | None:

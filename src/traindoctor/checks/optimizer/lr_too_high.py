@@ -34,6 +34,7 @@ PARTS = {"lr/3": 1 / 3, "lr/10": 1 / 10, "lr/100": 1 / 100}
     min_steps=8,
     undecided="the gain from a lower learning rate is too small to be sure",
     explains=("nan-from-op", *TOO_LONG, *NOT_LEARNING),
+    signs=("always-clipped",),
 )
 def lr_too_high(record: Record) -> Outcome:
     """

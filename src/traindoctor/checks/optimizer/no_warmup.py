@@ -21,6 +21,7 @@ LONG = "experiment_rate_long"
     needs=["optim.lr"],
     min_steps=8,
     explains=("lr-too-high", "nan-from-op", *TOO_LONG, *NOT_LEARNING),
+    signs=("always-clipped",),
 )
 def no_warmup(record: Record) -> Outcome:
     """
