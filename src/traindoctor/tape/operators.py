@@ -127,5 +127,7 @@ NORMALISING = LOG_NORMALISING | group("exp logaddexp")
 AFTER_SOFTMAX = group("log clamp add")
 TO_SOFTMAX = RETRACED | SCALING | group("sub index")
 TO_MASK = RETRACED | group("sub log")
+# A step that differentiates (a penalty on gradients, forces): torch.autograd.grad(outputs, inputs, create_graph=True).
+SLOPES = group("grad")
 # How losses are spread over the examples.
 OF_THE_SPREAD = group("max amax min amin median nanmedian quantile kthvalue topk sort std var")

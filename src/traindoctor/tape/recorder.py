@@ -36,7 +36,11 @@ from traindoctor.ground.mode_stack import Seat
 from traindoctor.ground.names import Names, is_trainable_leaf
 from traindoctor.ground.nested import tensors_in
 from traindoctor.ground.no_communication import communicates
-from traindoctor.ground.torch_private import DisableTorchFunction, num_dispatch_modes
+from traindoctor.ground.torch_private import (
+    DisableTorchFunction,
+    is_transforming,
+    num_dispatch_modes,
+)
 from traindoctor.ground.unseen import handed_on
 from traindoctor.tape.collective_writer import CollectiveWriter
 from traindoctor.tape.conventions import IGNORED, written_to
@@ -44,6 +48,7 @@ from traindoctor.tape.draft import MAX_BYTES, Draft
 from traindoctor.tape.draws import Draws
 from traindoctor.tape.execute import replay
 from traindoctor.tape.op_writer import OpWriter
+from traindoctor.tape.operators import SLOPES
 from traindoctor.tape.ops import PARAMETER, Read, Root, op_name
 from traindoctor.tape.running_functions import RunningFunctions
 from traindoctor.tape.step_gradients import StepGradients, world_size
@@ -60,10 +65,6 @@ PASSING_SECONDS = 3e-6
 
 
 DISTRIBUTED = "torch.distributed.distributed_c10d"
-
-
-# A penalty on gradients, a step that is differentiated: what torch.autograd.grad gave stands as a constant in the replay.
-DOUBLE = "the loss contains gradients of gradients"
 
 
 class StepRecorder:
@@ -90,6 +91,8 @@ class StepRecorder:
         self._seat: Seat | None = None
         self._paused = 0
         self._in_step = False
+        self._transformed = False
+        """Something was computed under torch.func (vmap, grad): masks mostly, sometimes the loss."""
 
     # -- the life of a recording ------------------------------------------------------------------
 
@@ -240,6 +243,9 @@ class StepRecorder:
     ) -> Any:
         if self._paused or self._in_step or self.done or quiet.active():
             return handed_on(func, args, kwargs)
+        if is_transforming():
+            self._transformed = True
+            return handed_on(func, args, kwargs)  # what comes out of it is heard again
         if getattr(func, "__module__", None) == DISTRIBUTED:
             return handed_on(func, args, kwargs)  # its process group is heard (ground/exchange.py)
         name = op_name(func)
@@ -247,13 +253,8 @@ class StepRecorder:
             self.draft.hooked_values = True
         if name in IGNORED or torch.is_inference_mode_enabled() or torch.compiler.is_compiling():
             return handed_on(func, args, kwargs)
-        if name == "grad":
-            result = handed_on(func, args, kwargs)
-            if getattr(func, "__module__", None) == torch.autograd.__name__:
-                if any(one.requires_grad for one in tensors_in(result)):
-                    self.draft.gap(DOUBLE)
-                return result
-            return self._gradient(result)
+        if name == "grad" and getattr(func, "__module__", None) != torch.autograd.__name__:
+            return self._gradient(handed_on(func, args, kwargs))
         call, state, began = None, None, time.perf_counter()
         try:
             if num_dispatch_modes() > exchange.mine.depth:  # our own guard is one
@@ -272,6 +273,8 @@ class StepRecorder:
             self.fail(error)
         self.seconds += time.perf_counter() - began + PASSING_SECONDS
         result = handed_on(func, args, kwargs)
+        if name in SLOPES and not any(one.requires_grad for one in tensors_in(result)):
+            return result  # a number like any other: nothing goes back through it
         if call is not None or state is not None:
             began = time.perf_counter()
             try:
@@ -332,6 +335,8 @@ class StepRecorder:
 
     def _build(self) -> StepTape:
         draft = self.draft
+        if self._transformed and any(root.ref is None for root in draft.roots):
+            raise ReplayError("the loss is computed under torch.func, which cannot be repeated")
         draft.complete = True
         if self.collectives is not None and self.collectives.unfinished:
             draft.gap("the script does not wait for a collective before the step ends")

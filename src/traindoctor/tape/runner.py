@@ -43,7 +43,9 @@ class TapeRunner:
         self.dtype = dtype
         self.look_through = look_through
         self.opaque = opaque
-        self.gradients = gradients
+        self.asked = gradients
+        """Gradients are wanted of what is run."""
+        self.gradients = gradients or bool(tape.differentiated)
         self.substitute = substitute or {}
         self.indices: Mapping[Op, Tensor] = {}
         """Other tokens at the calls that look them up."""
@@ -90,7 +92,7 @@ class TapeRunner:
             )
         self.changed = True
         for ref, value in batch.items():
-            self.env[ref] = value.clone()
+            self.env[ref] = self.differentiable(ref, value.clone())
 
     def _as_taped(self, ref: Ref, value: Tensor) -> bool:
         taped = self.tape.constants.get(ref)
@@ -137,7 +139,10 @@ class TapeRunner:
         for ref in wanted:
             if ref not in self.env:
                 self.env[ref] = self.value(ref)
-        return {ref: self.env[ref] for ref in wanted} | kept
+        found = {ref: self.env[ref] for ref in wanted} | kept
+        if self.asked or not self.gradients:
+            return found
+        return {ref: value.detach() for ref, value in found.items()}
 
     def value(self, ref: Ref) -> Tensor:
         found = self.env.get(ref)
@@ -149,8 +154,14 @@ class TapeRunner:
             found = constant.clone(memory_format=torch.preserve_format)
             if self.dtype is not None:
                 found = cast(found, self.dtype)
-            self.env[ref] = found
+            found = self.env[ref] = self.differentiable(ref, found)
         return found
+
+    def differentiable(self, ref: Ref, value: Tensor) -> Tensor:
+        """Places at which the step itself asks for a slope."""
+        if ref not in self.tape.differentiated or value.requires_grad:
+            return value
+        return value.detach().requires_grad_()
 
     def step(self, op: Op) -> None:
         call = op.unit
@@ -186,7 +197,7 @@ class TapeRunner:
                 continue
             if self.dtype is not None and is_float(value):
                 value = cast(value, self.dtype)
-            self.env[ref] = self.substitute.get(ref, value)
+            self.env[ref] = self.differentiable(ref, self.substitute.get(ref, value))
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A result that is written into memory of the step is copied there: `out=` knows no gradients."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from traindoctor.tape.operators import SLOPES
 from traindoctor.tape.ops import Escape, FunctionCall, Geometry, Leaf, Op, Read, Ref, Root, refs_in
 from traindoctor.tape.unit_clipping import Units
 
@@ -85,6 +86,13 @@ class StepTape:
             for ref in op.writes:
                 found[ref] = found.get(ref, 0) | op.depends_on
         return found
+
+    @cached_property
+    def differentiated(self) -> frozenset[Ref]:
+        """What the step itself asks for slopes at (a penalty on gradients, forces): they are part of its loss."""
+        asked = [op for op in self.ops if op.kind in SLOPES]
+        given = [op.args[1] if len(op.args) > 1 else op.kwargs["inputs"] for op in asked]
+        return frozenset(ref for inputs in given for ref in refs_in(inputs))
 
     @cached_property
     def functions(self) -> list[FunctionCall]:

@@ -80,7 +80,11 @@ class TensorTable:
             if not found.made and found.leaf is None and is_trainable_leaf(tensor):
                 found.depends_on |= PARAMETER
             elif tensor.requires_grad and not found.depends_on & PARAMETER:
+                if isinstance(tensor, torch.nn.Parameter) and found.made:
+                    self.draft.gap("the model was built in the step")
                 self._made_out_of_sight(tensor, found)
+                if is_trainable_leaf(tensor):
+                    found.depends_on |= DATA  # the step asks for a slope there
             return found
         if not made:
             if is_trainable_leaf(tensor):
