@@ -58,6 +58,8 @@ def run(
     shrink_before: float | None = None,
     treat: Callable[[list[nn.Parameter]], None] | None = None,
     replay: bool = True,
+    dtype: torch.dtype = torch.float32,
+    wide: float = 1.0,
 ) -> tuple[Watch | None, list[float], nn.Module]:
     """A plain training loop, watched where `replay`; its losses and its model."""
     # A budget that a crowded machine does not use up: what is kept must not hang on the clock.
@@ -66,7 +68,10 @@ def run(
         watch.attach()
     try:
         torch.manual_seed(0)
-        model = Tiny(dropout)
+        model = Tiny(dropout).to(dtype)
+        with torch.no_grad():
+            model.head.weight.mul_(wide)
+            model.embed.weight.mul_(wide)
         optimizer = make(model.parameters())
         planned = schedule(optimizer) if schedule is not None else None
         losses = []

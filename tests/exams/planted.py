@@ -347,6 +347,8 @@ def short_run(
     falling: float = 1.0,
     shrink: float | None = None,
     treat: Callable[[list[nn.Parameter]], None] | None = None,
+    dtype: torch.dtype = torch.float32,
+    wide: float = 1.0,
     **settings: Any,
 ) -> Patient:
     """70 steps of a real run with its snapshots; exams leave it as it is, so that rows may share one."""
@@ -363,6 +365,8 @@ def short_run(
             schedule=schedule,
             shrink=shrink,
             treat=treat,
+            dtype=dtype,
+            wide=wide,
         )
     assert watch is not None
     return watch.patient

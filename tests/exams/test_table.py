@@ -129,6 +129,8 @@ def runs(tells: Tells, healthy: Mapping[str, Any] | None = None, **fault: Any) -
 SGD = {"make": torch.optim.SGD, "weight_decay": 0.0}
 UNCLIPPED = {**SGD, "rate": 0.5, "limit": None}
 
+HALF = HEALTHY_RUN | {"dtype": torch.bfloat16, "wide": 4.0, "rate": 3e-3}
+
 BESIDE = {"mode.beside_training": [1.0] * 21, "mode.training": [1.0] * 21}
 
 ROWS: dict[str, Row] = {
@@ -291,6 +293,7 @@ ROWS: dict[str, Row] = {
     "experiment_decay_start": runs(won_by("no decay"), weight_decay=3.0),
     "experiment_clip": runs(won_by("limit*10", "limit*100"), **SGD, rate=0.5, limit=1e-3),
     "experiment_adam": runs(won_by("usual Adam settings"), eps=10.0),
+    "experiment_precision": runs(won_by("float32 copy"), HALF | {"rate": 0.1}, **HALF),
     "experiment_loss_scale": runs(
         won_by("loss/n"), {**SGD, "rate": 0.5, "micro": 4}, **SGD, rate=8.0, micro=4
     ),

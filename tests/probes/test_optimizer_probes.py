@@ -174,6 +174,45 @@ def test_a_layer_replaced_before_a_second_stage_is_stale_though_it_was_trained(t
     assert found["num_stale"] >= 2
 
 
+@pytest.mark.parametrize("steps", [30, 60], ids=["seen at the end", "seen on the way"])
+def test_a_layer_replaced_while_its_optimizer_goes_on(tmp_path, steps: int) -> None:
+    """A vocabulary that grows in the middle of a run. The old weights keep the last gradient they had."""
+    alive = []
+
+    def train() -> None:
+        model = Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in range(steps):
+            if number == 12:
+                model.head = nn.Linear(model.head.in_features, model.head.out_features + 2)
+            loss = model(torch.randn(5, 4)).square().mean()
+            model.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if steps == 30:
+            alive.extend([model, optimizer])
+
+    found = coverage(tmp_path, train)
+    assert [m["name"] for m in found["missing"]] == ["head.weight", "head.bias"]
+    assert [s["shape"] for s in found["stale"]] == [[3, 4], [3]]
+
+
+def test_what_is_gone_at_the_end_is_not_looked_at(tmp_path) -> None:
+    """A script that trains in a function: its optimizer is gone, its model is kept."""
+    alive = []
+
+    def train() -> None:
+        model = Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(15):
+            step(model, optimizer)
+        alive.append(model)
+
+    found = coverage(tmp_path, train)
+    assert found["num_missing"] == found["num_stale"] == 0
+    assert found["held"] == found["trainable"]
+
+
 class Sparse(Coverage):
     """As in a run of short steps: after the first ones, one in seven is heard."""
 

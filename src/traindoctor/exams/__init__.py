@@ -55,6 +55,7 @@ EXAMS: dict[str, str] = {
     "experiment_decay_start": "counterfactual",
     "experiment_clip": "counterfactual",
     "experiment_adam": "counterfactual",
+    "experiment_precision": "counterfactual",
     "experiment_loss_scale": "counterfactual",
 }
 

@@ -16,6 +16,7 @@ from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, TooEarly, exam
 from traindoctor.experiment.arrival import by_hand
 from traindoctor.experiment.held_fixed import held_fixed
+from traindoctor.experiment.rules import HALVES
 from traindoctor.experiment.snapshot import FIRST_STEPS, LATER_STEPS
 from traindoctor.experiment.trial import MIN_BATCHES, Change, Plan, Trial
 
@@ -409,6 +410,28 @@ def experiment_clip(patient: Patient) -> dict[str, Any]:
 def experiment_adam(patient: Patient) -> dict[str, Any]:
     change = Change(settings=USUAL_ADAM, fresh_state=True)
     return compare(first_plan(patient), {"usual Adam settings": change}, seconds=patient.seconds)
+
+
+@exam(
+    name="experiment_precision",
+    title="Steps again with a float32 copy of the half-precision weights",
+    cost=4 * (FIRST_STEPS + 6),
+    least=4 * (FIRST_STEPS // 2 + 6),
+)
+def experiment_precision(patient: Patient) -> dict[str, Any]:
+    """From the first step; where the weights are half ones only later on, from the latest weights that were kept."""
+    plan = first_plan(patient)
+    if not _steps_halves(plan):
+        plan = late_plan(patient)
+    if not _steps_halves(plan):
+        raise NotApplicable("no weight that is stepped is in half precision")
+    changes = {"float32 copy": Change(float_copy=True)}
+    return by_level(plan, compare(plan, changes, seconds=patient.seconds))
+
+
+def _steps_halves(plan: Plan) -> bool:
+    kept = plan.snapshot
+    return any(kept.parameters[name].dtype in HALVES for group in kept.groups for name in group)
 
 
 @exam(

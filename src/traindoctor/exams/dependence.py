@@ -75,6 +75,27 @@ def usable(ends: Ends) -> bool:
     return ends.index.ndim == 2 and ends.layout is not None and not ends.contrastive
 
 
+def told_apart(tape: StepTape, structure: Structure, ends: Ends) -> bool:
+    """What is added to the look-up is the same for all rows of the index, and another for each of their places."""
+    looked_up = ends.tokens.op.outputs[0]
+    assert looked_up is not None
+    shape, given = structure.shape(looked_up), [*ends.tokens.op.inputs, looked_up]
+    for op in tape.ops:
+        if op.kind != "add" or len(op.inputs) != 2 or shape[:2] != tuple(ends.index.shape):
+            continue
+        words = [ref for ref in op.inputs if structure.depends(ref, looked_up)]
+        codes = [ref for ref in op.inputs if not any(structure.depends(ref, one) for one in given)]
+        if len(codes) != 1 or len(words) != 1:
+            continue
+        added = replay(tape, want=codes)[codes[0]].detach()
+        if added.dim() > len(shape):
+            continue
+        wide = added.expand(shape)
+        if torch.equal(wide, wide[:1].expand(shape)) and bool((wide != wide[:, :1]).any()):
+            return True
+    return False
+
+
 def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
     assert ends.layout is not None
     axis, rows, places = ends.layout
@@ -89,6 +110,7 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
         "loss": ends.loss.op.number,
         "axis": axis,
         "axis_is_known": ends.axis_is_known,
+        "axis_has_codes": axis == 1 and told_apart(tape, structure, ends),
         "pooled": places == 0,
         "expects_causal": ends.causal,
         "shift": None if ends.alignment is None else ends.alignment.shift,

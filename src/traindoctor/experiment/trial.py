@@ -23,7 +23,7 @@ from traindoctor.errors import ReplayError
 from traindoctor.experiment.arrival import ByHand
 from traindoctor.experiment.batches import DataMap, map_data
 from traindoctor.experiment.outside import Outside
-from traindoctor.experiment.rules import Rule
+from traindoctor.experiment.rules import HALVES, Rule
 from traindoctor.experiment.snapshot import HELD_OUT, Snapshot, StepLog
 from traindoctor.experiment.stepper import Stepper
 from traindoctor.graph.loss_sites import loss_sites
@@ -73,6 +73,8 @@ class Change:
     decay_by_hand: bool = True
     """False: without the script's own shrinking of weights."""
     fresh_state: bool = False
+    float_copy: bool = False
+    """The optimizer steps float32 copies; the weights of half precision are what these are rounded to."""
 
 
 @dataclass
@@ -222,7 +224,8 @@ class Plan:
         # The snapshot was taken at the step; its forward pass had the weights of before any shrinking.
         undone = self.outside.before if self.outside else {}
         shrink(parameters, {name: 1 / factor for name, factor in undone.items()})
-        optimizer = self._optimizer(parameters, change)
+        stepped = {n: p.float() for n, p in parameters.items()} if change.float_copy else parameters
+        optimizer = self._optimizer(stepped, change)
         total: dict[str, Tensor] = {}
         losses: list[float] = []
         tail = min(AVERAGED, max(1, self.steps // 4))
@@ -235,13 +238,17 @@ class Plan:
             if has_blown(losses):
                 return Trial(losses, math.nan, True)
             shrinks = self.outside if self.outside and change.decay_by_hand else NOTHING
-            shrink(parameters, shrinks.before)
+            shrink(stepped, shrinks.before)
             self._step(optimizer, gradients, log, position, change)
-            shrink(parameters, shrinks.after)
+            shrink(stepped, shrinks.after)
+            parameters = like(parameters, stepped)
             if position >= self.steps - tail:
-                for name, p in parameters.items():
-                    total[name] = total[name] + p.detach() if name in total else p.detach().clone()
-        judged = self._judge({name: summed / tail for name, summed in total.items()})
+                for name, p in stepped.items():
+                    # A sum in half precision would lose what it is taken for.
+                    own = p.detach().float() if p.dtype in HALVES else p.detach()
+                    total[name] = total[name] + own if name in total else own.clone()
+        mean = {name: summed / tail for name, summed in total.items()}
+        judged = self._judge(like(parameters, mean))
         return Trial(losses, judged, not math.isfinite(judged))
 
     def update_kl(self) -> float | None:
@@ -264,7 +271,7 @@ class Plan:
 
     def _optimizer(self, parameters: Mapping[str, Tensor], change: Change) -> Stepper:
         tensors = [[parameters[name] for name in group] for group in self.snapshot.groups]
-        optimizer = self.rule.over(tensors)
+        optimizer = self.rule.over(tensors, dtype=torch.float32 if change.float_copy else None)
         if change.fresh_state:
             optimizer.forget()
         return optimizer
@@ -374,6 +381,11 @@ def has_blown(losses: Sequence[float]) -> bool:
     limit = BLOWN * max(losses[0], 0.0) + 1.0
     last = losses[-STAYS:]
     return not math.isfinite(losses[-1]) or (len(last) == STAYS and min(last) > limit)
+
+
+def like(parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The values in the precision of the parameters; those that have it already are not copied."""
+    return {name: value.to(parameters[name].dtype) for name, value in values.items()}
 
 
 def length(gradients: Mapping[str, Tensor | None]) -> float:

@@ -33,6 +33,11 @@ class ModuleTrees:
     def roots(self) -> list[nn.Module]:
         return [module for ref in self._roots if (module := ref()) is not None]
 
+    @property
+    def whole(self) -> bool:
+        """Whether every module that was called still exists."""
+        return all(ref() is not None for ref in self._roots)
+
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Each parameter once, the unregistered last. With several trees the second and later ones are named by class."""
         seen: set[int] = set()

@@ -1,7 +1,8 @@
 """Which trainable parameters the optimizer holds, by identity, over the whole run.
 
-Missing: trainable, in a module tree that is trained, with a gradient, in no optimizer. Stale: in an optimizer,
-without a new gradient since its first step, in no module tree that is called. `requires_grad` is the script's intention.
+Missing: trainable, in a module tree that is trained, with a gradient, in no optimizer. Stale: in an optimizer, in no module
+tree that is called, without a new gradient since it left the tree, or since the optimizer's first step. `requires_grad` is
+the script's intention.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Known:
     """The latest gradient, and its version then."""
     first_values: Tensor | None = None
     """Some of its values when it was first seen to be in no optimizer."""
+    in_tree: bool = False
+    """Some look found it in a module tree that is called."""
     held_elsewhere: bool | None = None
     """Whether an optimizer holds it that has not stepped yet; None: not searched for."""
 
@@ -90,6 +93,8 @@ class Coverage:
         """First step of the latest optimizer, or of the latest model."""
         self._eager, self._looked = EAGER_STEPS, 0
         """Looks at steps in a row that are left, and the step of the latest look."""
+        self._again = EAGER_STEPS
+        """Looks of that kind that may follow one that found something missing: what it stands for may rest since then."""
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, ForwardBegin):
@@ -122,6 +127,12 @@ class Coverage:
         if self._stepping_due:
             record.fact("optimizer.stepping", self.stepping())
             self._stepping_due = False
+
+    def finish(self, record: RecordWriter) -> None:
+        """Of short steps the last ones are not heard; what they left is looked at once more, if it is still there."""
+        if self._looks and self.trees.whole and all(ref() for ref, _ in self._optimizers.values()):
+            self._look(self._step)
+            record.fact("optimizer.coverage", self._fact)
 
     def stepping(self) -> dict[str, Any]:
         """For runs that never step: is there an optimizer at all, and do weights change without it?"""
@@ -179,6 +190,8 @@ class Coverage:
             self._trained_before = trained_before(self.trees.roots)
         trained = list(self.trees.parameters())
         in_trees = {id(p) for _, p in trained}
+        for _, parameter in trained:
+            self._of(parameter).in_tree = True
         for parameter in (*held, *(p for _, p in trained)):
             if parameter.grad is not None:
                 self._meet(parameter, parameter.grad, step, held=id(parameter) in held_ids)
@@ -190,10 +203,11 @@ class Coverage:
         stale = [
             p
             for p, first in begun
-            # What is found at the first step may have been left there by the step before.
-            if p.requires_grad and id(p) not in in_trees and self._of(p).step <= first < step
+            if p.requires_grad and id(p) not in in_trees and self._rests(p, first, step)
         ]
         missing = [one for one in self._not_held_elsewhere(missing) if not self._moves(one[1])]
+        if missing and not self._eager and self._again:
+            self._eager, self._again = 1, self._again - 1
         total = _norm([p.grad for _, p in trained if p.grad is not None]) if missing else 0.0
         self._fact = {
             "looks": self._looks,
@@ -220,6 +234,12 @@ class Coverage:
         new = before is None or before[0]() is not gradient or before[1] != gradient._version
         known.unheld += new and not held
         known.step = step if new else known.step
+
+    def _rests(self, parameter: Tensor, first: int, step: int) -> bool:
+        """Whether it has had no new gradient since it was part of the model, or since its optimizer's first step."""
+        known = self._of(parameter)
+        # What is found at the first step may have been left there by the step before.
+        return known.step < step if known.in_tree else known.step <= first < step
 
     def _of(self, parameter: Tensor) -> Known:
         known = self._known.get(id(parameter))

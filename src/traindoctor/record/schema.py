@@ -84,6 +84,13 @@ class LayerSeries:
     def row(self, index: int = -1) -> dict[str, float]:
         return dict(zip(self.layers, (float(v) for v in self.values[index])))
 
+    def take(self, mask: NDArray[np.bool_]) -> LayerSeries:
+        return LayerSeries(self.name, self.layers, self.steps[mask], self.values[mask])
+
+    def after(self, step: int) -> LayerSeries:
+        """The rows at `step` and later."""
+        return self.take(self.steps >= step)
+
     def medians(self) -> NDArray[np.float64]:
         """By layer, over the steps that have a number; NaN where none has."""
         if len(self) and not np.isnan(self.values).any():

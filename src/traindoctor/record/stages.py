@@ -64,11 +64,7 @@ def _between(record: Record, begin: int, end: int) -> Record:
     return Record(
         series={name: one.take(inside(one.steps)) for name, one in series.items()},
         layers={
-            name: replace(
-                table,
-                steps=table.steps[inside(table.steps)],
-                values=table.values[inside(table.steps)],
-            )
+            name: table.take(inside(table.steps))
             for name, table in layers.items()
             if table is not None
         },

@@ -328,5 +328,6 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "experiment_decay_start": ("less weight decay, early", experiment),
     "experiment_clip": ("higher clip limit", experiment),
     "experiment_adam": ("usual Adam settings", experiment),
+    "experiment_precision": ("float32 copies of the weights", experiment),
     "experiment_loss_scale": ("mean instead of sum", experiment),
 }

@@ -45,6 +45,10 @@ def test_rows_that_may_be_places_are_not_judged() -> None:
     """A model that turns (batch, time) round: other places look like other examples."""
     turned = {"other_places": 0.0, "stirred": 0.0, "axis_is_known": False}
     assert isinstance(judge(**turned, other_rows=6.0), NotJudged)
+    # A code that is added alike to every example tells which axis is time, to what mixes nothing else.
+    assert isinstance(judge(**turned, other_rows=6.0, axis_has_codes=True), Finding)
+    both = turned | {"other_places": 0.3, "mixing_op": "multi_head_attention_forward"}
+    assert isinstance(judge(**both, other_rows=6.0, axis_has_codes=True), Clear)
     assert isinstance(judge(**turned, other_rows=0.0), Finding)
 
 

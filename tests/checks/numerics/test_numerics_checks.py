@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.numerics.fp16_overflow import fp16_overflow
 from traindoctor.checks.numerics.fp16_underflow import fp16_underflow
 from traindoctor.checks.numerics.low_precision_updates_lost import low_precision_updates_lost
 from traindoctor.checks.numerics.nan_from_op import nan_from_op
-from traindoctor.record import Record, make_record
+from traindoctor.record import Record, Series, make_record
 
 NAN = float("nan")
 BROKEN = [4.0, 3.9, 3.8, 3.7, NAN]
@@ -151,6 +153,54 @@ def test_updates_that_are_rounded_away() -> None:
     found = low_precision_updates_lost(updates([0.97] * 6))
     assert isinstance(found, Finding)
     assert isinstance(low_precision_updates_lost(updates([0.002] * 6)), Clear)
+
+
+def copies(loss: float) -> dict[str, Any]:
+    """The same steps with float32 copies of the weights, which end at this loss; without them at 2.0."""
+    control = {"loss": 2.0, "blown": False}
+    return {
+        "start": 0,
+        "steps": 30,
+        "before": 3.0,
+        "control": control,
+        "permuted": [control, control],
+        "variants": {"float32 copy": {"loss": loss, "blown": False}},
+        "fidelity": 0.0,
+    }
+
+
+def test_a_run_that_learns_is_sick_where_float32_copies_make_it_better() -> None:
+    def judge(lost: float, exam: dict[str, Any] | None) -> Any:
+        falling = {"loss.root": [4.0 * 0.9**k for k in range(60)]}
+        layers = {"update.lost": {"a": [lost] * 6, "b": [lost] * 6}}
+        exams = {} if exam is None else {"experiment_precision": exam}
+        return low_precision_updates_lost(make_record(falling, layers=layers, exams=exams))
+
+    for share in (0.3, 0.6, 0.95):
+        better = judge(share, copies(1.7))
+        assert isinstance(better, Finding)
+        assert better.status == "confirmed"
+        same = judge(share, copies(1.99))
+        assert isinstance(same, Clear)
+        assert "no better" in same.by
+    asked = [judge(0.3, None), judge(0.6, None)]
+    assert [type(one) for one in asked] == [NotJudged, Finding]
+    assert [one.wants for one in asked] == ["experiment_precision"] * 2
+    assert asked[1].status == "possible"
+    assert isinstance(judge(0.1, None), Clear)
+    # What did not learn is sick by the law, whatever else is wrong with it.
+    stuck = updates([0.97] * 6)
+    assert low_precision_updates_lost(stuck).status == "confirmed"  # type: ignore[union-attr]
+
+
+def test_the_stage_before_does_not_speak_for_this_one() -> None:
+    layers = {"update.lost": {"a": [0.0] * 12 + [0.9] * 8}}
+    record = make_record({"loss.root": [4.0] * 20}, layers=layers)
+    objects = Series("optim.objects", np.array([0, 10]), np.array([1.0, 2.0]))
+    record._series["optim.objects"] = objects
+    found = low_precision_updates_lost(record)
+    assert isinstance(found, Finding)
+    assert found.since_step == 10
 
 
 def test_half_weights_that_a_script_steps_itself() -> None:

@@ -100,7 +100,7 @@ def attention_blind(record: Record) -> Outcome:
         return blind_spot(holes[0], result)
     if any(not passes_nothing(p) for p in pairs):
         return attention_blind.clear("predictions change when another token changes")
-    if any(not p["axis_is_known"] and p["other_rows"] > NOTHING for p in pairs):
+    if any(not axis_is_told(p) and p["other_rows"] > NOTHING for p in pairs):
         # Inside the model a batch may stand as (time, batch): then the "other examples" are other places.
         return attention_blind.not_judged(
             "tokens affect other rows of the batch, which may be the positions of a "
@@ -160,11 +160,16 @@ def passes_nothing(pair: dict[str, Any]) -> bool:
     return pair.get("other_places") is not None and bool(brought <= NOTHING)
 
 
+def axis_is_told(pair: dict[str, Any]) -> bool:
+    """By targets or pooling; or by codes of the places, which are added alike to every example."""
+    return bool(pair["axis_is_known"] or pair.get("axis_has_codes"))
+
+
 def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
     """Other examples move by attention; other places of the same example do not."""
-    if pair["other_rows"] < MIXED or not pair["axis_is_known"]:
+    if pair["other_rows"] < MIXED or not axis_is_told(pair):
         return None
-    by_attention = pair.get("mixing_op") in ATTENTION_CALLS
+    by_attention = pair["axis_is_known"] and pair.get("mixing_op") in ATTENTION_CALLS
     if not by_attention and (pair["pooled"] or not passes_nothing(pair)):
         return None
     items = [

@@ -5,13 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, done_exam, evidence
+from traindoctor.checks.base import Grade, Outcome, Status, check, done_exam, evidence
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.checks.course import course_of
+from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.optimizer.base import last_stage
 from traindoctor.record import Record
 
 # Share of entries that should have moved and did not, in the median layer. float32 runs have under 0.01.
 LOST = 0.5
+# From this share on the steps are made again with a float32 copy, where the run learns all the same.
+SOME = 0.2
+EXAM, COPY = "experiment_precision", "float32 copy"
 # From this share on a run that learns somewhat is slow for it: 0.77 to 0.98 in the sick runs, one of which came to 0.7
 # of its first loss where the same run with a master copy came to 0.23.
 MOST, HALVED = 0.7, 0.5
@@ -37,18 +42,21 @@ def low_precision_updates_lost(record: Record) -> Outcome:
     Counts the weights that the optimizer's rule, in float64, moves and that came out unchanged; and those of float32
     copies that are back where they were at the next step, on the grid of a half dtype. Where a script steps half
     weights by itself, it counts how often they move: with a remainder that is kept (a master copy), half as often
-    where the spacing is twice as wide; where it is lost, not at all beyond some width.
+    where the spacing is twice as wide; where it is lost, not at all beyond some width. A run that learns all the same is
+    repeated for some steps with float32 copies of its weights: it is sick where they make it better.
     ## Why it matters
     bfloat16 has 8 bits: a weight of 1 moves in steps of 0.004 to 0.008. An update of 1e-4 is rounded away, every time.
     ## How to fix
     Keep the weights in float32 and let autocast compute in bfloat16; or use stochastic rounding, or an optimizer
     with a compensated (Kahan) or float32 master copy.
     ## When it stays silent
-    Weights in float32, a learning rate that has decayed to its end, layers without gradient.
+    Weights in float32, a learning rate that has decayed to its end, layers without gradient, runs that are no better with
+    float32 copies.
     """
     lost = record.layers("update.lost")
     if lost is None:
         return stepped_by_hand(record)
+    lost = lost.after(last_stage(record))
     typical = lost.medians()
     measured = typical[np.isfinite(typical)]
     if not len(measured):
@@ -56,7 +64,7 @@ def low_precision_updates_lost(record: Record) -> Outcome:
     middle = float(np.median(measured))
     if (undone := written_over(record)) is not None:
         return undone
-    if middle < LOST:
+    if middle < SOME:
         return low_precision_updates_lost.clear(f"{middle:.1%} of the updates are lost to rounding")
     worst = lost.layers[int(np.nanargmax(typical))]
     rate = record.get("optim.lr")
@@ -67,23 +75,49 @@ def low_precision_updates_lost(record: Record) -> Outcome:
         return low_precision_updates_lost.clear(
             "updates are lost only after the learning rate has decayed"
         )
-    return low_precision_updates_lost.finding(
+    return judged(record, middle, worst, int(lost.steps[0]))
+
+
+def judged(record: Record, lost: float, worst: str, step: int) -> Outcome:
+    """Most updates are lost and the run does not learn: the law decides. Otherwise the same steps with float32 copies do."""
+    harmless = lost < LOST or learns_all_the_same(record, lost)
+    items = [
         evidence(
-            "share of updates lost to rounding, median layer",
-            middle,
-            0.0,
-            noise=0.02,
-            step=int(lost.steps[0]),
+            "share of updates lost to rounding, median layer", lost, 0.0, noise=0.02, step=step
         ),
         evidence("worst layer", worst),
+    ]
+    result = record.exam(EXAM)
+    trial = Experiment.of(result)
+    grade: Grade = "exact"
+    status: Status | None = None
+    if harmless and trial is not None and trial.faithful and not trial.moving:
+        if not trial.wins(COPY):
+            return low_precision_updates_lost.clear(
+                f"{lost:.0%} of the updates are lost to rounding, and with float32 copies of the weights the "
+                "run is no better"
+            )
+        grade = "experiment"
+        items.append(trial.evidence(COPY, "float32 copies of the weights"))
+    elif lost < LOST:
+        if result is None:
+            return low_precision_updates_lost.not_judged(
+                "float32 copies were not tried", wants=EXAM
+            )
+        return low_precision_updates_lost.clear(f"{lost:.1%} of the updates are lost to rounding")
+    elif harmless:
+        status = "possible"
+    return low_precision_updates_lost.finding(
+        *items,
         summary=(
-            f"{middle:.0%} of the weights that should change do not: the update is below the "
+            f"{lost:.0%} of the weights that should change do not: the update is below the "
             "spacing of their dtype"
         ),
         where=worst,
-        since_step=int(lost.steps[0]),
-        status="possible" if learns_all_the_same(record, middle) else None,
-        grade="exact",
+        since_step=step,
+        status=status,
+        grade=grade,
+        wants=EXAM if status is not None and result is None else None,
     )
 
 
