@@ -79,3 +79,33 @@ def test_a_number_of_the_scripts_own_that_changed_since_the_tape(tmp_path: Path)
     finally:
         watch.close("done")
     assert (found["op"], found["step"]) == ("exp", 5)
+
+
+def test_pairs_that_are_joined_are_followed_into_a_later_stage(tmp_path: Path) -> None:
+    """Chosen and rejected answers stand in one batch and are joined on the way; one answer is empty, long after the stage's
+    first step was taped."""
+    watch = Watch(tmp_path, probes=[], budget=1.0)
+    watch.attach()
+    try:
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4)
+
+        def means(batch: list[Tensor]) -> Tensor:
+            values, counts = torch.cat(batch[:2]), torch.cat(batch[2:])
+            return (layer(values) * counts).sum(-1) / counts.sum(-1)
+
+        for length in (110, 90):
+            optimizer = torch.optim.SGD(layer.parameters(), 1e-4)
+            for step in range(length):
+                batch = [torch.randn(3, 4), torch.randn(3, 4)]
+                batch += [torch.ones(3, 4), torch.ones(3, 4)]
+                batch[3][1] = 0.0 if (length, step) == (90, 70) else 1.0
+                good, bad = means(batch).chunk(2)
+                loss = -torch.nn.functional.logsigmoid(good - bad).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        found = values(watch.patient)
+    finally:
+        watch.close("done")
+    assert (found["op"], found["phase"], found["step"]) == ("div", "forward", 180)

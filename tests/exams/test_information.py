@@ -379,6 +379,58 @@ def test_batch_first_forgotten_mixes_rows_and_seq_first_does_not(examine: Examin
     assert (sound["axis"], sound["other_rows"], sound["future"]) == (0, 0.0, 0.0)
 
 
+def parameter(model: Any) -> Tensor:
+    return model.table.weight
+
+
+def looked_up(model: Any) -> Tensor:
+    return model.table(torch.arange(T)[None])
+
+
+def waves(model: Any) -> Tensor:
+    return torch.outer(torch.arange(T), torch.ones(D)).sin()[None].expand(B, T, D)
+
+
+def constant(model: Any) -> Tensor:
+    return model.table.weight[:1]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(parameter, True), (looked_up, True), (waves, True), (constant, False), (None, False)],
+)
+@pytest.mark.parametrize("in_front", [False, True], ids=["tokens", "a token more in front"])
+def test_codes_of_places_tell_the_batch_from_time(
+    examine: Examine, code: Any, told: bool, in_front: bool
+) -> None:
+    """A tagger: its targets are no tokens of the text, so they do not tell."""
+
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.table, self.head = (
+                nn.Embedding(V, D),
+                nn.Embedding(T, D),
+                nn.Linear(D, 3),
+            )
+            self.layer = nn.TransformerEncoderLayer(D, 4, 24, dropout=0.0)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.token(ids)
+            x = x if code is None else x + code(self)
+            x = torch.cat([x[:, :1], x], dim=1) if in_front else x
+            return self.head(self.layer(x)[:, -T:])
+
+    def tags(model: nn.Module, ids: Tensor) -> Tensor:
+        ids = ids[:, :T]
+        return F.cross_entropy(model(ids).flatten(0, 1), (ids * 5 % 7 % 3).flatten())
+
+    pair = first(examine(Tagger(), tags), dependence)
+    assert not pair["axis_is_known"]
+    assert pair["axis_has_codes"] is told
+    assert pair["other_rows"] > 1e-3
+
+
 def test_batch_norm_is_named_as_what_mixes(examine: Examine) -> None:
     class Norm(nn.Module):
         def __init__(self) -> None:

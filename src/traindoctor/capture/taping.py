@@ -7,16 +7,19 @@ import weakref
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from traindoctor.capture.beside import Beside
 from traindoctor.capture.budget import Governor
 from traindoctor.capture.hub import hub
 from traindoctor.capture.stages import Stages
 from traindoctor.errors import ReplayError
-from traindoctor.events import Event, ForwardBegin, StepBegin
+from traindoctor.events import BackwardBegin, Event, ForwardBegin, StepBegin
+from traindoctor.experiment.batches import sources_of
 from traindoctor.experiment.crash import CrashKeeper
 from traindoctor.experiment.patient import Patient
 from traindoctor.experiment.snapshot import EVERY as SNAPSHOT_EVERY
+from traindoctor.experiment.snapshot import Source, StepLog
 from traindoctor.ground.border import border
 from traindoctor.ground.memory import memory
 from traindoctor.ground.mode_stack import Seat
@@ -57,6 +60,8 @@ class Taping:
         self._charged: StepRecorder | None = None
         """Its time is not on the account yet."""
         self._finished = False
+        self._given: dict[Source, Tensor] = {}
+        """What was seen of the step that is taped, until its tape is finished."""
         self._asked = False
         self._seen_module = False
         self._early: bool | None = None
@@ -127,6 +132,8 @@ class Taping:
             self.patient.crash = self.crashes.crash
             # Numbers of the script's own (a temperature that falls) are those of the crash on the next step's tape.
             self._asked = self._asked or self.patient.crash is not None
+        if self.recording and isinstance(event, BackwardBegin):
+            self._given |= self.crashes.seen()
         if self._recorder is not None:
             self._recorder.on(event)
             if self._recorder.done and self._finished:
@@ -212,6 +219,7 @@ class Taping:
                 tape = limited(self._recorder.finish, seconds=FINISH_SECONDS)
             tape.stage = stage = self._stages.taped(tape, stage, optimizer)
             self.patient.add_tape(tape)
+            tape.sources = sources_of(tape, StepLog(step, data=self._given))
             if tape.begins_late:
                 # Where an earlier begin does not help, state is carried on from step to step.
                 self._early = self._early is None
@@ -227,6 +235,8 @@ class Taping:
             self._recorder.close()
             self._recorder = hub.recorder = hub.beside = None
             self._given_up = self._given_up or late
+        finally:
+            self._given = {}
 
     def charge(self, step: int) -> float:
         """What taping this step cost, all told."""
@@ -243,7 +253,7 @@ class Taping:
         return spent
 
     def abandon(self) -> None:
-        recorder, self._recorder = self._recorder, None
+        recorder, self._recorder, self._given = self._recorder, None, {}
         hub.recorder = hub.beside = None
         if recorder is not None:
             recorder.close()

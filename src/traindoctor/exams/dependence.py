@@ -85,10 +85,11 @@ def told_apart(tape: StepTape, structure: Structure, ends: Ends) -> bool:
             continue
         words = [ref for ref in op.inputs if structure.depends(ref, looked_up)]
         codes = [ref for ref in op.inputs if not any(structure.depends(ref, one) for one in given)]
-        if len(codes) != 1 or len(words) != 1:
+        # With a token more in front (a class token) the places are not those of the look-up.
+        if len(codes) != 1 or len(words) != 1 or structure.shape(words[0]) != shape:
             continue
         added = replay(tape, want=codes)[codes[0]].detach()
-        if added.dim() > len(shape):
+        if torch.broadcast_shapes(added.shape, shape) != shape:
             continue
         wide = added.expand(shape)
         if torch.equal(wide, wide[:1].expand(shape)) and bool((wide != wide[:, :1]).any()):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.experiment.batches import source_of
+from traindoctor.experiment.batches import sources_of
 from traindoctor.ground.nested import tensors_in
 from traindoctor.tape.execute import replay, visit
 from traindoctor.tape.operators import WITH_INFINITY
@@ -85,22 +85,24 @@ def data_of(patient: Patient, tape: StepTape, crash: Crash) -> dict[Ref, Tensor]
         return None
     logs = getattr(patient.snapshot, "logs", {}) if patient.snapshot is not None else {}
     own = logs.get(tape.step)
+    if own is None and not tape.sources and tape.step <= crash.step:
+        raise ReplayError("the data of the step was not kept")
+    batch = {}
+    told = tape.sources or (sources_of(tape, own) if own is not None else {})
+    for ref in tape.data:
+        seen = [crash.log.data.get(source) for source in told.get(ref, ())]
+        there = [part for part in seen if part is not None]
+        value = torch.cat(there) if len(there) == len(seen) > 1 else next(iter(there), None)
+        # What cannot be followed keeps the taped step's value: a non-finite result proves itself.
+        if value is not None and value.shape == tape.constants[ref].shape:
+            batch[ref] = value
+    if batch:
+        return batch
     if own is None and tape.step > crash.step:
         return (
             None  # its own batch: with the weights of the crash a non-finite result proves itself
         )
-    if own is None:
-        raise ReplayError("the data of the step was not kept")
-    batch = {}
-    for ref in tape.data:
-        source = source_of(tape.constants[ref], own)
-        value = crash.log.data.get(source) if source is not None else None
-        # What cannot be followed keeps the taped step's value: a non-finite result proves itself.
-        if value is not None and value.shape == tape.constants[ref].shape:
-            batch[ref] = value
-    if not batch:
-        raise ReplayError("the data could not be traced to the step that broke")
-    return batch
+    raise ReplayError("the data could not be traced to the step that broke")
 
 
 def largest_at_start(patient: Patient) -> float | None:

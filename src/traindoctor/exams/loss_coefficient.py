@@ -9,14 +9,19 @@ import torch
 
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.graph.loss_sites import loss_sites
+from traindoctor.graph.origins import walk_back
 from traindoctor.graph.sites import LossSite, by_line, valid_count
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import require_faithful
+from traindoctor.tape.operators import SOFTMAXES
 from traindoctor.tape.ops import Ref
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
     from traindoctor.tape.tape import StepTape
+
+# From log-probabilities back to the scores: the softmax, and multiplications by a number.
+MOST_STEPS = 4
 
 
 @exam(name="loss_coefficient", title="Weight of each loss in the step", cost=3)
@@ -86,5 +91,22 @@ def describe(tape: StepTape, calls: list[LossSite], weights: list[float | None])
         "over_classes": tape.geometry[first.logits.index].size[-1]
         if (first.kind, first.reduction) == ("kl_div", "mean")
         else None,
+        "temperature": temperature(tape, first.logits) if first.kind == "kl_div" else 1.0,
         "written_by_hand": first.kind.endswith(("gather", "one_hot")),
     }
+
+
+def temperature(tape: StepTape, ref: Ref) -> float:
+    """What the scores are divided by on their way to the softmax: its square makes up for gradients that are as much smaller."""
+    divided_by = 1.0
+    for _ in range(MOST_STEPS):
+        *_, (_, op) = walk_back(tape, ref)
+        if op is None or not op.inputs:
+            break
+        numbers = [one for one in op.args if isinstance(one, int | float)]
+        if op.scales and len(op.inputs) == 1 and len(numbers) == 1 and numbers[0]:
+            divided_by *= numbers[0] if op.kind == "div" else 1 / numbers[0]
+        elif op.kind not in SOFTMAXES:
+            break
+        ref = op.inputs[0]
+    return divided_by

@@ -215,6 +215,32 @@ def source_of(value: Tensor, log: StepLog) -> Source | None:
     return _source([(value, log)])
 
 
+def sources_of(tape: StepTape, log: StepLog) -> dict[Ref, tuple[Source, ...]]:
+    """Of the tape's data, where the log has seen it; or the tensors that were joined to it, one after the other."""
+    found = {ref: _joined(tape.constants[ref], log) for ref in tape.data}
+    return {ref: sources for ref, sources in found.items() if sources}
+
+
+def _joined(value: Tensor, log: StepLog) -> tuple[Source, ...]:
+    whole = source_of(value, log)
+    if whole is not None or not value.dim():
+        return () if whole is None else (whole,)
+    parts: list[Source] = []
+    while len(value):
+        fitting = [s for s, part in log.data.items() if _begins_with(value, part)]
+        if not fitting:
+            return ()
+        # Of those with the same numbers (masks of ones) each has its turn.
+        source = next((one for one in fitting if one not in parts), fitting[0])
+        parts.append(source)
+        value = value[len(log.data[source]) :]
+    return tuple(parts)
+
+
+def _begins_with(value: Tensor, part: Tensor) -> bool:
+    return part.dim() > 0 and 0 < len(part) <= len(value) and _equal(value[: len(part)], part)
+
+
 def _equal(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
         return False

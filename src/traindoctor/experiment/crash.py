@@ -144,6 +144,11 @@ class CrashKeeper:
             if not tensor.requires_grad:
                 self._data[kind, number, place] = tensor
 
+    def seen(self) -> dict[Source, Tensor]:
+        """The data of the step so far, and what the script's variables hold now."""
+        held = data_variables(self._counts.get("backward", 0))
+        return self._data | {("variable", number, place): tensor for number, place, tensor in held}
+
     def _gradients_broken(self) -> bool:
         if self._watched is None:
             small = [
@@ -162,10 +167,8 @@ class CrashKeeper:
     def _keep(self, step: int, phase: Literal["forward", "backward"], value: float) -> None:
         for kind, refs in self.notes:
             self._see(kind, [tensor for ref in refs if (tensor := ref()) is not None])
-        for number, place, tensor in data_variables(self._counts.get("backward", 0)):
-            self._data["variable", number, place] = tensor
         named = [(n, local(p).detach()) for n, p in self.names.parameters() if is_trainable_leaf(p)]
-        data = dict(self._data)
+        data = self.seen()
         total = sum(nbytes(p) for _, p in named) + sum(nbytes(t) for t in data.values())
         log = StepLog(step)
         kept: dict[str, Tensor] = {}

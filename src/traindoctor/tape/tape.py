@@ -50,6 +50,9 @@ class StepTape:
     compiled: float | None = None
     """Compiled code ran in the step, and the tape has it uncompiled: the largest relative difference of results."""
 
+    sources: dict[Ref, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
+    """Of data: by which call, or in which variable of the script, it (or each of its parts, one after the other) was seen.
+    There another step has its own."""
     begins_late: bool = False
     """Something of the step with a gradient was computed before the tape began, or in an earlier step."""
 

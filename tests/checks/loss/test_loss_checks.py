@@ -168,11 +168,17 @@ def test_accumulation_that_is_not_divided_or_divided_twice(coefficient: float, w
     assert found.evidence[0].value == pytest.approx(coefficient)
 
 
-def divergence(classes: int | None, *, weight: float = 4.0, beside: bool = True) -> Record:
+def divergence(
+    classes: int | None, *, weight: float = 4.0, beside: bool = True, temperature: float = 1.0
+) -> Record:
     """A divergence with a weight, averaged over so many classes; perhaps beside a cross-entropy."""
     record = scaled(weight)
     values = record.exam("loss_coefficient").values
-    main = values["main"] | {"kind": "kl_div", "over_classes": classes}
+    main = values["main"] | {
+        "kind": "kl_div",
+        "over_classes": classes,
+        "temperature": temperature,
+    }
     other = values["main"] | {"coefficient": 0.2, "over_classes": None}
     groups = [main, other] if beside else [main]
     return make_record(
@@ -194,6 +200,10 @@ def test_a_divergence_that_is_averaged_over_its_classes_too() -> None:
     assert isinstance(loss_scale_wrong(divergence(48, beside=False)), Clear)
     assert isinstance(loss_scale_wrong(divergence(48, weight=7.9)), Clear)
     assert isinstance(loss_scale_wrong(divergence(None)), Clear)
+    # The square of the temperature only makes up for smaller gradients.
+    warm = loss_scale_wrong(divergence(40, weight=14.4, temperature=4.0))
+    assert isinstance(warm, Finding)
+    assert warm.evidence[0].value == pytest.approx(0.9 / 40)
 
 
 def test_a_weight_of_a_half_may_be_meant() -> None:

@@ -103,13 +103,12 @@ def _mean_over_classes(result: ExamResult) -> Finding | None:
     groups = result.values["groups"]
     for group in groups:
         classes = group.get("over_classes")
-        if classes and len(groups) > 1 and classes >= LARGE * group["coefficient"]:
+        # The square of the temperature is no weight: gradients through it are as much smaller.
+        meant = group["coefficient"] / group.get("temperature", 1.0) ** 2
+        if classes and len(groups) > 1 and classes >= LARGE * meant:
             return loss_scale_wrong.finding(
                 evidence(
-                    "weight of the divergence in the loss",
-                    group["coefficient"] / classes,
-                    group["coefficient"],
-                    step=result.step,
+                    "weight of the divergence in the loss", meant / classes, meant, step=result.step
                 ),
                 summary=(
                     f"`kl_div` with `reduction='mean'` divides by the {classes} classes as well as by the "
