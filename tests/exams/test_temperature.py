@@ -1,4 +1,4 @@
-"""What scores are divided by on their way to a divergence, however it is written."""
+"""What scores are divided by on their way to a divergence, by its values: however it is written."""
 
 from __future__ import annotations
 

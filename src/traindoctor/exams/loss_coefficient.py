@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.graph.loss_sites import loss_sites
-from traindoctor.graph.origins import walk_back
 from traindoctor.graph.sites import LossSite, by_line, valid_count
-from traindoctor.tape.execute import replay
+from traindoctor.tape.execute import evaluate, replay
 from traindoctor.tape.faithful import require_faithful
-from traindoctor.tape.operators import SOFTMAXES
 from traindoctor.tape.ops import Ref
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
     from traindoctor.tape.tape import StepTape
 
-# From log-probabilities back to the scores: the softmax, and multiplications by a number.
-MOST_STEPS = 4
+# Two values of the same scores, one of them through a softmax in float32: 1e-7 to 1e-6; in bfloat16 1e-2.
+SAME = 0.02
 
 
 @exam(name="loss_coefficient", title="Weight of each loss in the step", cost=3)
@@ -40,7 +38,8 @@ def loss_coefficient(patient: Patient) -> Mapping[str, Any]:
     for calls in by_line(sites).values():
         known = [s for s in calls if s in outputs and weights.get(outputs[s]) is not None]
         if known:
-            groups.append(describe(tape, known, [weights[outputs[site]] for site in known]))
+            found = [weights[outputs[site]] for site in known]
+            groups.append(describe(tape, known, found, sites))
     if not groups:
         raise NotPossible("no gradient reaches a loss function")
     arrived = tape.arrived
@@ -71,7 +70,9 @@ def coefficients(
     return total
 
 
-def describe(tape: StepTape, calls: list[LossSite], weights: list[float | None]) -> dict[str, Any]:
+def describe(
+    tape: StepTape, calls: list[LossSite], weights: list[float | None], sites: list[LossSite]
+) -> dict[str, Any]:
     scale = tape.roots[0].scale
     total = 0.0
     for site, weight in zip(calls, weights):
@@ -91,22 +92,27 @@ def describe(tape: StepTape, calls: list[LossSite], weights: list[float | None])
         "over_classes": tape.geometry[first.logits.index].size[-1]
         if (first.kind, first.reduction) == ("kl_div", "mean")
         else None,
-        "temperature": temperature(tape, first.logits) if first.kind == "kl_div" else 1.0,
+        "temperature": temperature(tape, first, sites) if first.kind == "kl_div" else 1.0,
         "written_by_hand": first.kind.endswith(("gather", "one_hot")),
     }
 
 
-def temperature(tape: StepTape, ref: Ref) -> float:
-    """What the scores are divided by on their way to the softmax: its square makes up for gradients that are as much smaller."""
-    divided_by = 1.0
-    for _ in range(MOST_STEPS):
-        *_, (_, op) = walk_back(tape, ref)
-        if op is None or not op.inputs:
-            break
-        numbers = [one for one in op.args if isinstance(one, int | float)]
-        if op.scales and len(op.inputs) == 1 and len(numbers) == 1 and numbers[0]:
-            divided_by *= numbers[0] if op.kind == "div" else 1 / numbers[0]
-        elif op.kind not in SOFTMAXES:
-            break
-        ref = op.inputs[0]
-    return divided_by
+def temperature(tape: StepTape, site: LossSite, others: Iterable[LossSite]) -> float:
+    """What a divergence's scores are divided by, seen beside another loss on the same scores: each row of its logarithms is
+    theirs, shrunk and moved. The square of it makes up for gradients that are as much smaller."""
+    own = centred(tape, site)
+    for other in others:
+        if other.kind == "kl_div" or tape.geometry[other.logits.index].size[-1] != own.shape[-1]:
+            continue
+        scores = centred(tape, other)
+        if scores.shape != own.shape or not bool(scores.any()):
+            continue
+        share = float((own * scores).sum() / scores.square().sum())
+        if share > 0 and float((own - share * scores).norm()) < SAME * float(own.norm()):
+            return 1 / share
+    return 1.0
+
+
+def centred(tape: StepTape, site: LossSite) -> torch.Tensor:
+    rows = site.rows(evaluate(tape, site.logits).detach().double())
+    return rows - rows.mean(-1, keepdim=True)
