@@ -102,7 +102,7 @@ def temperature(tape: StepTape, site: LossSite, others: Iterable[LossSite]) -> f
     theirs, shrunk and moved. The square of it makes up for gradients that are as much smaller."""
     own = centred(tape, site)
     for other in others:
-        if other.kind == "kl_div" or tape.geometry[other.logits.index].size[-1] != own.shape[-1]:
+        if other.class_dim is None:
             continue
         scores = centred(tape, other)
         if scores.shape != own.shape or not bool(scores.any()):
@@ -114,5 +114,6 @@ def temperature(tape: StepTape, site: LossSite, others: Iterable[LossSite]) -> f
 
 
 def centred(tape: StepTape, site: LossSite) -> torch.Tensor:
-    rows = site.rows(evaluate(tape, site.logits).detach().double())
+    values = evaluate(tape, site.logits).detach().double()
+    rows = values.flatten(0, -2) if site.class_dim is None else site.rows(values)
     return rows - rows.mean(-1, keepdim=True)
