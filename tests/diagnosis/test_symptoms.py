@@ -135,3 +135,16 @@ def test_what_checks_claim_as_signs_are_symptoms(name: str) -> None:
     clipped = {"grad.norm": [5.0] * 40, "clip.limit": [1.0] * 40}
     too_good = {"loss.token": [1.0] * 40, "ladder.fivegram": [2.0] * 40}
     assert name in names(make_record(clipped | too_good))
+
+
+@pytest.mark.parametrize(("share", "names"), [(0.4, []), (1e-8, ["loss-rising"])])
+@pytest.mark.parametrize("losses", ["rising", "flat"])
+def test_a_loss_that_moves_with_the_weights_is_no_measure(
+    share: float, names: list[str], losses: str
+) -> None:
+    """A policy against itself, a codebook: what is held fixed in the loss is another at the next step."""
+    values = [0.001 + 0.0005 * k * (losses == "rising") for k in range(60)]
+    exams = {"tape_gradient": {"step": 20, "difference": 0.0, "noise": 1e-7, "held_fixed": share}}
+    found = [s.name for s in symptoms(make_record({"loss.root": values}, exams=exams))]
+    expected = names if losses == "rising" else ["loss-flat"] * len(names)
+    assert found == expected

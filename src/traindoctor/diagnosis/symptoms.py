@@ -9,8 +9,9 @@ import numpy as np
 
 from traindoctor.checks.course import LATE, above_level, loss_of
 from traindoctor.checks.data.base import share_of_variance
+from traindoctor.checks.experiments import HELD_FIXED
 from traindoctor.record import Record, Series
-from traindoctor.record.stages import stretches
+from traindoctor.record.stages import exam_and_stage, stretches
 
 # Fewer points than this make no trend.
 MIN_POINTS = 20
@@ -47,7 +48,7 @@ def symptoms(record: Record) -> tuple[Symptom, ...]:
 
     A stage with an optimizer of its own begins a course of its own: fine-tuning on other texts starts at a higher loss.
     """
-    stages = stretches(record) or [record]
+    stages = [stage for stage in stretches(record) or [record] if not _moves(record, stage)]
     courses = [symptom for stage in stages for symptom in (*_rising(stage), *_flat(stage))]
     found = [
         *_not_finite(record),
@@ -120,6 +121,22 @@ def _optimised_falls(record: Record) -> bool:
     root = record.get("loss.root")
     windows = _windows(root) if root is not None else None
     return windows is not None and windows[1] < windows[0] - 5 * windows[3]
+
+
+def _moves(record: Record, stage: Record) -> bool:
+    """What is held fixed in the stage's loss moves with the weights (a policy against itself, a codebook): so does the loss,
+    and its level says nothing."""
+    loss = loss_of(stage)
+    if loss is None:
+        return False
+    first, last = loss.steps[0], loss.steps[-1]
+    return any(
+        result.done
+        and exam_and_stage(result.exam)[0] == "tape_gradient"
+        and first <= result.values["step"] <= last
+        and result.values.get("held_fixed", 0.0) > HELD_FIXED
+        for result in record.exam_results
+    )
 
 
 def _flat(record: Record) -> list[Symptom]:

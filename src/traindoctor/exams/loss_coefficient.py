@@ -115,5 +115,5 @@ def temperature(tape: StepTape, site: LossSite, others: Iterable[LossSite]) -> f
 
 def centred(tape: StepTape, site: LossSite) -> torch.Tensor:
     values = evaluate(tape, site.logits).detach().double()
-    rows = values.flatten(0, -2) if site.class_dim is None else site.rows(values)
+    rows = values.reshape(-1, values.shape[-1]) if site.class_dim is None else site.rows(values)
     return rows - rows.mean(-1, keepdim=True)

@@ -10,6 +10,7 @@ import torch
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam, no_tape
+from traindoctor.experiment.held_fixed import held_fixed
 from traindoctor.graph.overwritten import gradients_after, late_writes
 from traindoctor.tape.compare import compare_all
 from traindoctor.tape.execute import replay
@@ -45,7 +46,8 @@ def tape_gradient(patient: Patient) -> Mapping[str, Any]:
     if not steps:
         raise NotPossible("; ".join(refusals[:2])) if refusals else no_tape(patient)
     worst = max(steps, key=lambda item: item["difference"] / item["noise"])
-    return {**worst, "steps": steps, "refusals": refusals}
+    moving = held_fixed(patient.tapes[worst["step"]])
+    return {**worst, "steps": steps, "refusals": refusals, "held_fixed": moving}
 
 
 def judge(tape: StepTape) -> dict[str, Any]:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 def held_fixed(tape: StepTape) -> float:
     """How much of the loss's whole gradient the step leaves out, or has too much: the difference over the gradient used."""
+    roots = [root.ref for root in tape.roots if root.ref is not None]
+    if not any(op.kind == "detach" or not op.grad_enabled for op in tape.needed(roots)):
+        return 0.0
     used = replay(tape, gradients=True).gradients()
     whole = replay(tape, gradients=True, look_through=True).gradients()
     apart = size = 0.0
