@@ -55,3 +55,17 @@ def test_parts_that_are_held_fixed_are_seen(name: str) -> None:
 @pytest.mark.parametrize("name", STILL)
 def test_what_the_step_goes_down_on(name: str) -> None:
     assert share(STILL[name]) < HELD_FIXED / 100
+
+
+def test_a_buffer_that_is_written_twice_says_nothing() -> None:
+    """A power iteration: what it does has no derivative, and the rest of the step is not lost for it."""
+    model = nn.Linear(4, 4)
+    vector = torch.ones(4)
+
+    def loss() -> Tensor:
+        for _ in range(2):
+            with torch.no_grad():
+                vector.copy_(nn.functional.normalize(model.weight @ vector, dim=0))
+        return (model(torch.eye(4)) / (vector @ model.weight @ vector)).square().mean()
+
+    assert held_fixed(tape_step(loss, model)) == 0.0

@@ -24,6 +24,8 @@ from traindoctor.tape.tape import StepTape
 VARIABLE = "variable"
 ORDER = {"forward": 0, "loss": 1, "tokens": 2, "batch": 3, VARIABLE: 4}
 TAPPED = frozenset(ORDER) - {VARIABLE}
+# Tensors that a script joins to one batch: two answers, views, micro-batches.
+MOST_PARTS = 8
 
 
 # One tensor of the data on each taped step, with the log of that step.
@@ -217,8 +219,16 @@ def source_of(value: Tensor, log: StepLog) -> Source | None:
 
 def sources_of(tape: StepTape, log: StepLog) -> dict[Ref, tuple[Source, ...]]:
     """Of the tape's data, where the log has seen it; or the tensors that were joined to it, one after the other."""
-    found = {ref: _joined(tape.constants[ref], log) for ref in tape.data}
+    plain = {source: seen for source, seen in log.data.items() if _is_plain(seen)}
+    log = replace(log, data=plain)
+    data = {ref: tape.constants[ref] for ref in tape.data if _is_plain(tape.constants[ref])}
+    found = {ref: _joined(value, log) for ref, value in data.items()}
     return {ref: sources for ref, sources in found.items() if sources}
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Neither sparse nor nested, sharded or without data: those cannot be compared and cut."""
+    return type(value) is Tensor and value.layout == torch.strided and not value.is_meta
 
 
 def _joined(value: Tensor, log: StepLog) -> tuple[Source, ...]:
@@ -227,6 +237,8 @@ def _joined(value: Tensor, log: StepLog) -> tuple[Source, ...]:
         return () if whole is None else (whole,)
     parts: list[Source] = []
     while len(value):
+        if len(parts) == MOST_PARTS:
+            return ()
         fitting = [s for s, part in log.data.items() if _begins_with(value, part)]
         if not fitting:
             return ()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from traindoctor.errors import ReplayError
 from traindoctor.tape.execute import replay
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ def held_fixed(tape: StepTape) -> float:
     if not any(op.kind == "detach" or not op.grad_enabled for op in tape.needed(roots)):
         return 0.0
     used = replay(tape, gradients=True).gradients()
-    whole = replay(tape, gradients=True, look_through=True).gradients()
+    try:
+        whole = replay(tape, gradients=True, look_through=True).gradients()
+    except ReplayError:  # a buffer that the step writes into twice has no derivative
+        return 0.0
     apart = size = 0.0
     for name, gradient in used.items():
         full = whole.get(name)
