@@ -17,6 +17,7 @@ from single_step import tape_step
 from traindoctor.capture.watch import Watch
 from traindoctor.checks.base import Finding
 from traindoctor.checks.data.targets_misaligned import targets_misaligned
+from traindoctor.checks.gradient.gradient_not_flowing import gradient_not_flowing
 from traindoctor.checks.loss.double_softmax import double_softmax
 from traindoctor.exams.accumulation import accumulation
 from traindoctor.exams.finite_difference import finite_difference
@@ -668,6 +669,38 @@ def test_weights_that_start_at_zero_are_asked_again_later(data) -> None:
     result = gradient_flow(patient)
     assert result.outcome == "refused"
     assert result.values == {"too_early": True}
+
+
+LOW_RANK = {
+    "module": lambda down, up, x: nn.functional.linear(x, up @ down),
+    "functional": lambda down, up, x: (x @ down.T) @ up.T,
+    "einsum": lambda down, up, x: torch.einsum("nd,rd,cr->nc", x, down, up),
+    "sum of products": lambda down, up, x: ((x[:, None] * down).sum(-1)[:, None] * up).sum(-1),
+}
+
+
+@pytest.mark.parametrize("way", LOW_RANK)
+@pytest.mark.parametrize("both", [True, False], ids=["both zero", "one zero"])
+def test_two_factors_that_start_at_zero_never_move(data, way: str, both: bool) -> None:
+    """A low-rank adapter beside a frozen layer: one of its factors must not be zero."""
+    x, y = data
+    base = nn.Linear(D, C).requires_grad_(False)
+    adapter = nn.ParameterDict({"down": torch.zeros(3, D), "up": torch.zeros(C, 3)})
+    if not both:
+        nn.init.normal_(adapter["down"])
+    model = nn.ModuleList([base, adapter])
+
+    def compute() -> Tensor:
+        return F.cross_entropy(base(x) + LOW_RANK[way](adapter["down"], adapter["up"], x), y)
+
+    result = gradient_flow(patient_of(model, compute))
+    if both:
+        assert result.values["only_together"]
+        found = gradient_not_flowing(make_record(exams={"gradient_flow": dict(result.values)}))
+        assert isinstance(found, Finding)
+        assert found.status == "confirmed"
+    else:  # the zero one moves at the first step, and then so does the other
+        assert not result.values.get("only_together")
 
 
 def test_values_that_pass_through_an_argmax_are_seen(data) -> None:

@@ -61,9 +61,11 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     reached = {name for t in every for name, gradient in t.fresh.items() if gradient is not None}
     early = tape.step < SETTLED
     # Where the answer would be "too early" for each of them, nobody needs to know which.
-    moving = hidden + values_that_matter(
-        tape, dark, one_by_one=not (early and reached.issuperset(dark))
-    )
+    # With no gradient at all, no step will change that.
+    whole = len(dark) == len(on_tape)
+    asked = whole or not (early and reached.issuperset(dark))
+    alone, together = values_that_matter(tape, dark, one_by_one=asked)
+    moving, only_together = hidden + alone, together and whole
     if moving and early and reached.issuperset(moving):
         raise TooEarly("weights that start at zero let no gradient through at the first steps")
     if dark and not moving and patient.asks_itself and tape.step == begun:
@@ -75,13 +77,14 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
         "trainable": len(on_tape),
         "silent": len(silent),
         "blocked": len(moving),
-        "names": moving[:MAX_NAMES],
+        "names": (dark if only_together else moving)[:MAX_NAMES],
         "cuts": cuts(tape, moving),
         "left": [] if moving else left_torch(tape, dark)[:MAX_NAMES],
         "escapes": described(tape.escapes[:5]),
         "share_of_gradient": hidden_share(through, hidden),
         "in_optimizer": bool(meant),
         "missing": missing(patient, tape),
+        "only_together": only_together,
     }
 
 
@@ -221,10 +224,13 @@ def hidden_share(gradients: Mapping[str, Tensor | None], hidden: Iterable[str]) 
     return math.sqrt(part / total) if total else 0.0
 
 
-def values_that_matter(tape: StepTape, names: list[str], *, one_by_one: bool) -> list[str]:
-    """Of parameters with no gradient at all: those whose value still moves the loss (argmax, numpy, item)."""
+def values_that_matter(
+    tape: StepTape, names: list[str], *, one_by_one: bool
+) -> tuple[list[str], bool]:
+    """Of parameters with no gradient at all: those whose value still moves the loss (argmax, numpy, item). And whether they
+    only do so together: both factors of a product are zero, so that neither has a gradient."""
     if not names:
-        return []
+        return [], False
     generator = torch.Generator().manual_seed(0)
 
     def moves(chosen: list[str]) -> bool:
@@ -241,8 +247,9 @@ def values_that_matter(tape: StepTape, names: list[str], *, one_by_one: bool) ->
         return changed != sum(root.value for root in tape.roots)
 
     if not moves(names):
-        return []
-    return [name for name in names[:MAX_NAMES] if moves([name])] if one_by_one else names
+        return [], False
+    alone = [name for name in names[:MAX_NAMES] if moves([name])] if one_by_one else names
+    return alone, not alone
 
 
 def cuts(tape: StepTape, blocked: list[str]) -> list[dict[str, Any]]:

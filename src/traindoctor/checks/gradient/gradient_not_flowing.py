@@ -45,6 +45,8 @@ def gradient_not_flowing(record: Record) -> Outcome:
         return _left_torch(result)
     if not blocked and values.get("partial", 0.0) >= SHARE:
         return _one_path(result)
+    if values.get("only_together"):
+        return _only_together(result)
     if not blocked and values["silent"] == values["trainable"]:
         return gradient_not_flowing.not_judged("no parameter affects the loss at this step")
     if not blocked:
@@ -78,6 +80,24 @@ def gradient_not_flowing(record: Record) -> Outcome:
         line=line,
         since_step=0,
         status=None if grave else "possible",
+        grade="exact",
+    )
+
+
+def _only_together(result: ExamResult) -> Finding:
+    """Every gradient is zero, now and after every step: a low-rank adapter whose factors both start at zero."""
+    trainable = int(result.values["trainable"])
+    return gradient_not_flowing.finding(
+        evidence("trainable tensors whose gradient is zero", trainable, 0, step=result.step),
+        evidence("the loss changes when all of them are moved together", "yes"),
+        evidence("... when one of them is moved alone", "no"),
+        summary=(
+            f"None of the {trainable} trainable tensors gets a gradient: at these values they affect the loss only "
+            "together, as two factors of a product do that are both zero"
+        ),
+        remedy="Start one factor of each pair at random values and only the other one at zero.",
+        where=result.values["names"][0],
+        since_step=0,
         grade="exact",
     )
 
