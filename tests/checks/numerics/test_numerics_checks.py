@@ -203,6 +203,18 @@ def test_the_stage_before_does_not_speak_for_this_one() -> None:
     assert found.since_step == 10
 
 
+def test_a_stage_that_learns_is_not_measured_by_the_stage_before() -> None:
+    """Fine-tuning begins at a higher loss than the training before it ended at."""
+    falling = [4.0 * 0.9**k for k in range(60)]
+    layers = {"update.lost": {"a": [0.0] * 60 + [0.6] * 60}}
+    record = make_record({"loss.root": falling * 2}, layers=layers)
+    objects = Series("optim.objects", np.array([0, 60]), np.array([1.0, 2.0]))
+    record._series["optim.objects"] = objects
+    found = low_precision_updates_lost(record)
+    assert isinstance(found, Finding)
+    assert (found.status, found.wants) == ("possible", "experiment_precision")
+
+
 def test_half_weights_that_a_script_steps_itself() -> None:
     def judge(
         observed: float, unmoved: float = 0.85, expected: float = 7000.0, slope: float = 0.001

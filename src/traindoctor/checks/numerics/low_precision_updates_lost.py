@@ -11,6 +11,7 @@ from traindoctor.checks.course import course_of
 from traindoctor.checks.experiments import Experiment
 from traindoctor.checks.optimizer.base import last_stage
 from traindoctor.record import Record
+from traindoctor.record.stages import stretches
 
 # Share of entries that should have moved and did not, in the median layer. float32 runs have under 0.01.
 LOST = 0.5
@@ -123,7 +124,8 @@ def judged(record: Record, lost: float, worst: str, step: int) -> Outcome:
 
 def learns_all_the_same(record: Record, lost: float) -> bool:
     """Few updates get through, but enough; where most are lost, the loss must have halved."""
-    course = course_of(record)
+    stages = stretches(record)
+    course = course_of(stages[-1] if stages else record)
     if course is None or not course.learned:
         return False
     return lost < MOST or course.last < HALVED * course.first
