@@ -137,14 +137,23 @@ def test_what_checks_claim_as_signs_are_symptoms(name: str) -> None:
     assert name in names(make_record(clipped | too_good))
 
 
-@pytest.mark.parametrize(("share", "names"), [(0.4, []), (1e-8, ["loss-rising"])])
+@pytest.mark.parametrize(("falls", "said"), [(True, []), (False, ["loss-at-unigram"])])
+def test_later_losses_tell_whether_a_run_has_left_the_level(falls: bool, said: list[str]) -> None:
+    """Small batches: levels are counted in the first steps alone, the loss of backward is known at all of them."""
+    noise = np.random.default_rng(1).normal(0, 0.08, 240)
+    losses = 0.69 + noise - np.concatenate([np.zeros(60), np.linspace(0, 0.4, 180) * falls])
+    series = {"loss.token": losses[:60], "ladder.unigram": [0.69] * 60, "loss.root": losses}
+    assert [n for n in names(make_record(series)) if n == "loss-at-unigram"] == said
+
+
+@pytest.mark.parametrize(("share", "rising"), [(0.4, []), (1e-8, ["loss-rising"])])
 @pytest.mark.parametrize("losses", ["rising", "flat"])
 def test_a_loss_that_moves_with_the_weights_is_no_measure(
-    share: float, names: list[str], losses: str
+    share: float, rising: list[str], losses: str
 ) -> None:
     """A policy against itself, a codebook: what is held fixed in the loss is another at the next step."""
     values = [0.001 + 0.0005 * k * (losses == "rising") for k in range(60)]
     exams = {"tape_gradient": {"step": 20, "difference": 0.0, "noise": 1e-7, "held_fixed": share}}
     found = [s.name for s in symptoms(make_record({"loss.root": values}, exams=exams))]
-    expected = names if losses == "rising" else ["loss-flat"] * len(names)
+    expected = rising if losses == "rising" else ["loss-flat"] * len(rising)
     assert found == expected

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traindoctor.checks.course import LATE, above_level, loss_of
+from traindoctor.checks.course import LATE, above_level, every_loss, loss_of
 from traindoctor.checks.data.base import share_of_variance
 from traindoctor.checks.experiments import HELD_FIXED
 from traindoctor.record import Record, Series
@@ -26,6 +26,8 @@ GUESS = 0.1
 COIN = 0.005
 # The last points whose mean tells that the run is leaving the rung downwards.
 LEAVING = 4
+# Standard errors by which later losses, whose level was not counted, must lie under the last level.
+SURE = 4.0
 # A squared error at this share of the targets' variance after 40 steps is no better than guessing: batches of 48 rows
 # vary by 0.1, their mean over 40 steps by 0.02.
 AT_VARIANCE = 0.95
@@ -174,11 +176,27 @@ def _on_unigram_rung(record: Record) -> list[Symptom]:
     if length < RUNG_STEPS - 20:
         return []
     since = int(gap.steps[len(on) - length])
+    if _left_since(record, int(gap.steps[-1])):
+        return []
     text = (
         f"the loss stays at the entropy of the token frequencies ({record['ladder.unigram'].last:.3g} nats): "
         "the model makes no use of its input"
     )
     return [Symptom("loss-at-unigram", text, since, True)]
+
+
+def _left_since(record: Record, step: int) -> bool:
+    """Whether the losses behind that step, to which no level was counted any more, lie clearly under the last level."""
+    loss = every_loss(record)
+    if loss is None:
+        return False
+    later = loss.after(step + 1).finite().values
+    late = later[len(later) // 2 :]
+    if len(late) < LEAVING:
+        return False
+    error = float(np.std(late)) / math.sqrt(len(late))
+    under = record["ladder.unigram"].last - float(np.mean(late))
+    return under > max(ON_RUNG, SURE * error)
 
 
 def _at_variance(record: Record) -> list[Symptom]:
