@@ -135,7 +135,7 @@ def _moves(record: Record, stage: Record) -> bool:
     return any(
         result.done
         and exam_and_stage(result.exam)[0] == "tape_gradient"
-        and first <= result.values["step"] <= last
+        and first <= result.values.get("step", result.step) <= last
         and result.values.get("held_fixed", 0.0) > HELD_FIXED
         for result in record.exam_results
     )
