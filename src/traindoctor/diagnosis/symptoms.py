@@ -132,13 +132,14 @@ def _moves(record: Record, stage: Record) -> bool:
     if loss is None:
         return False
     first, last = loss.steps[0], loss.steps[-1]
-    return any(
-        result.done
-        and exam_and_stage(result.exam)[0] == "tape_gradient"
-        and first <= result.values.get("step", result.step) <= last
-        and result.values.get("held_fixed", 0.0) > HELD_FIXED
-        for result in record.exam_results
-    )
+    judged = [r for r in record.exam_results if exam_and_stage(r.exam)[0] == "tape_gradient"]
+    for result in judged:
+        step, share = result.values.get("step", result.step), result.values.get("held_fixed")
+        # A record may come from an earlier version, or from anybody.
+        if isinstance(step, int) and isinstance(share, float):
+            if first <= step <= last and share > HELD_FIXED:
+                return True
+    return False
 
 
 def _flat(record: Record) -> list[Symptom]:
