@@ -157,3 +157,10 @@ def test_a_loss_that_moves_with_the_weights_is_no_measure(
     found = [s.name for s in symptoms(make_record({"loss.root": values}, exams=exams))]
     expected = rising if losses == "rising" else ["loss-flat"] * len(rising)
     assert found == expected
+
+
+@pytest.mark.parametrize("odd", [{}, {"held_fixed": "much"}, {"step": "two", "held_fixed": 0.4}])
+def test_a_record_of_another_version_is_read(odd: dict[str, object]) -> None:
+    rising = [0.001 + 0.0005 * k for k in range(60)]
+    record = make_record({"loss.root": rising}, exams={"tape_gradient": odd})
+    assert names(record) == ["loss-rising"]
