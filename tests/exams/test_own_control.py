@@ -10,10 +10,10 @@ import torch
 from planted import short_run
 
 from traindoctor.checks.experiments import Experiment
-from traindoctor.exams.counterfactual import (
+from traindoctor.exams.counterfactual import first_plan
+from traindoctor.experiment.control import (
     FEWEST_ROUNDS,
     against_itself,
-    first_plan,
     latest_batches,
     rounds_against_itself,
 )

@@ -61,7 +61,7 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     reached = {name for t in every for name, gradient in t.fresh.items() if gradient is not None}
     early = tape.step < SETTLED
     # Where the answer would be "too early" for each of them, nobody needs to know which.
-    # With no gradient at all, no step will change that.
+    # Where no parameter has any gradient, no step will change that.
     whole = len(dark) == len(on_tape)
     asked = whole or not (early and reached.issuperset(dark))
     alone, together = values_that_matter(tape, dark, one_by_one=asked)
@@ -227,8 +227,8 @@ def hidden_share(gradients: Mapping[str, Tensor | None], hidden: Iterable[str]) 
 def values_that_matter(
     tape: StepTape, names: list[str], *, one_by_one: bool
 ) -> tuple[list[str], bool]:
-    """Of parameters with no gradient at all: those whose value still moves the loss (argmax, numpy, item). And whether they
-    only do so together: both factors of a product are zero, so that neither has a gradient."""
+    """Of parameters with no gradient at all: those whose value still moves the loss (argmax, numpy, item). And whether
+    those that are zero only do so together: both factors of a product, so that neither has a gradient."""
     if not names:
         return [], False
     generator = torch.Generator().manual_seed(0)
@@ -248,8 +248,11 @@ def values_that_matter(
 
     if not moves(names):
         return [], False
-    alone = [name for name in names[:MAX_NAMES] if moves([name])] if one_by_one else names
-    return alone, not alone
+    if not one_by_one:
+        return names, False
+    alone = [name for name in names[:MAX_NAMES] if moves([name])]
+    zero = [name for name in names if not tape.parameters[name].value.any()]
+    return alone, not alone and len(zero) > 1 and moves(zero)
 
 
 def cuts(tape: StepTape, blocked: list[str]) -> list[dict[str, Any]]:

@@ -80,6 +80,7 @@ def describe(
         per_mean = weight * valid_count(site) if site.reduction == "sum" else weight
         total += abs(per_mean) / scale
     first = calls[0]
+    over_classes = (first.kind, first.reduction) == ("kl_div", "mean")
     return {
         "line": first.line or first.op.nearest_line,
         "kind": first.kind,
@@ -89,10 +90,8 @@ def describe(
         "valid": sum(valid_count(site) for site in calls) / len(calls),
         "rows": len(first.targets),
         # A divergence is a sum over the classes: a mean of all entries divides by them as well.
-        "over_classes": tape.geometry[first.logits.index].size[-1]
-        if (first.kind, first.reduction) == ("kl_div", "mean")
-        else None,
-        "temperature": temperature(tape, first, sites) if first.kind == "kl_div" else 1.0,
+        "over_classes": tape.geometry[first.logits.index].size[-1] if over_classes else None,
+        "temperature": temperature(tape, first, sites) if over_classes else 1.0,
         "written_by_hand": first.kind.endswith(("gather", "one_hot")),
     }
 

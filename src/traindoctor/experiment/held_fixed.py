@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 def held_fixed(tape: StepTape) -> float:
     """How much of the loss's whole gradient the step leaves out, or has too much: the difference over the gradient used."""
+    if held_fixed not in tape.memo:
+        tape.memo[held_fixed] = _left_out(tape)
+    return tape.memo[held_fixed]  # type: ignore[no-any-return]
+
+
+def _left_out(tape: StepTape) -> float:
     roots = [root.ref for root in tape.roots if root.ref is not None]
     if not any(op.kind == "detach" or not op.grad_enabled for op in tape.needed(roots)):
         return 0.0

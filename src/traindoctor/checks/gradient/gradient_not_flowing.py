@@ -89,8 +89,8 @@ def _only_together(result: ExamResult) -> Finding:
     trainable = int(result.values["trainable"])
     return gradient_not_flowing.finding(
         evidence("trainable tensors whose gradient is zero", trainable, 0, step=result.step),
-        evidence("the loss changes when all of them are moved together", "yes"),
-        evidence("... when one of them is moved alone", "no"),
+        evidence("the loss changes when those that are zero are moved together", "yes"),
+        evidence("... when a single tensor is moved", "no"),
         summary=(
             f"None of the {trainable} trainable tensors gets a gradient: at these values they affect the loss only "
             "together, as two factors of a product do that are both zero"

@@ -9,7 +9,7 @@ from traindoctor.checks.base import Grade, Outcome, Status, check, done_exam, ev
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.checks.course import course_of
 from traindoctor.checks.experiments import Experiment
-from traindoctor.checks.optimizer.base import last_stage
+from traindoctor.checks.optimizer.base import crosses_a_border, last_stage
 from traindoctor.record import Record
 from traindoctor.record.stages import stretches
 
@@ -90,9 +90,13 @@ def judged(record: Record, lost: float, worst: str, step: int) -> Outcome:
     ]
     result = record.exam(EXAM)
     trial = Experiment.of(result)
+    if trial is not None and (
+        not trial.faithful or trial.moving or crosses_a_border(record, trial)
+    ):
+        trial = None
     grade: Grade = "exact"
     status: Status | None = None
-    if harmless and trial is not None and trial.faithful and not trial.moving:
+    if harmless and trial is not None:
         if not trial.wins(COPY):
             return low_precision_updates_lost.clear(
                 f"{lost:.0%} of the updates are lost to rounding, and with float32 copies of the weights the "
