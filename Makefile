@@ -64,6 +64,7 @@ zoo: .venv/dev
 docs: .venv/dev
 	$(BIN)/python -m traindoctor.cli.docs docs/checks examples/causes
 	$(BIN)/python tools/messages.py docs/messages.md
+	$(BIN)/python tools/thresholds.py docs/thresholds.md
 	$(BIN)/python tools/pages.py docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

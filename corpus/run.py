@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs every script of the corpus under `traindoctor run --json` and prints hits, misses, false alarms.
 
-    python corpus/run.py [--jobs 2] [--timeout 300] [--sets cases,twins,own] [--only c001,c002] [--out FOLDER]
+    python corpus/run.py [--jobs 2] [--timeout 300] [--sets cases,twins,own] [--only c001,c002] [--out FOLDER] [--keep]
 
-Verdicts and logs stay in FOLDER (runs/corpus by default), so that `score.py` can read them again. Exit status 1
+Verdicts and logs stay in FOLDER (runs/corpus by default), so that `score.py` can read them again; with --keep the records as well. Exit status 1
 when a sick script is missed, a cause is first in less than 90 %, or a healthy script is called sick.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -66,7 +67,7 @@ def runs_here(job: Job) -> bool:
     return torch.cuda.is_available()
 
 
-def run_one(job: Job, out: Path, timeout: float, after: float) -> float:
+def run_one(job: Job, out: Path, timeout: float, after: float, *, keep: bool = False) -> float:
     """Runs one script; gives its wall seconds. Never raises: what went wrong is in the log."""
     folder = out / job.set
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,12 +75,15 @@ def run_one(job: Job, out: Path, timeout: float, after: float) -> float:
     verdict.unlink(missing_ok=True)
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     begin = time.perf_counter()
+    kept = folder / f"{job.name}.run"
+    if keep:
+        shutil.rmtree(kept, ignore_errors=True)
     with tempfile.TemporaryDirectory() as scratch, (folder / f"{job.name}.log").open("w") as log:
         command = [
             *(sys.executable, "-m", "traindoctor", "run", "--json", str(verdict.resolve())),
             *(
                 "--out",
-                str(Path(scratch) / "run"),
+                str(kept.resolve() if keep else Path(scratch) / "run"),
                 "--after",
                 str(after),
                 str(job.script.resolve()),
@@ -109,6 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sets", default="cases,twins,own")
     parser.add_argument("--only", default="", help="comma separated names, or set/name")
     parser.add_argument("--out", type=Path, default=Path("runs/corpus"))
+    parser.add_argument("--keep", action="store_true", help="keep the records too")
     options = parser.parse_args(arguments)
     only = {name for name in options.only.split(",") if name}
     jobs = jobs_of(options.sets.split(","), only)
@@ -117,7 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
     jobs = [job for job in jobs if runs_here(job)]
 
     def work(job: Job) -> score.Row:
-        seconds = run_one(job, options.out, options.timeout, options.after)
+        seconds = run_one(job, options.out, options.timeout, options.after, keep=options.keep)
         row = score.read_row(job.name, job.truth, options.out / job.set)
         said = row.causes[0] if row.causes else "-"
         print(f"{job.set}/{job.name}  {seconds:5.0f} s  {row.result:<12} {said}", flush=True)

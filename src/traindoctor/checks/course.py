@@ -182,21 +182,27 @@ def course_of(record: Record) -> Course | None:
     if series is None:
         return None
     finite = series.finite()
-    if len(finite) < 3:
+    if len(finite) < FEWEST:
         return (
-            None if len(series) < 3 else Course(math.nan, math.nan, math.nan, 0.0, False, math.nan)
+            None
+            if len(series) < FEWEST
+            else Course(math.nan, math.nan, math.nan, 0.0, False, math.nan)
         )
     means, width = window_means(finite)
-    noise = float(np.std(np.diff(finite.values)) / math.sqrt(2 * width)) if len(finite) > 3 else 0.0
+    noise = (
+        float(np.std(np.diff(finite.values)) / math.sqrt(2 * width))
+        if len(finite) > FEWEST
+        else 0.0
+    )
     rung = record.get("ladder.unigram")
     below = context = math.nan
-    if rung is not None and series.name == "loss.token" and len(rung.finite()) >= 3:
+    if rung is not None and series.name == "loss.token" and len(rung.finite()) >= FEWEST:
         # The rung is sampled less often than the loss, and moves slowly.
-        level = float(np.mean(rung.finite().values[-3:]))
+        level = float(np.mean(rung.finite().values[-FEWEST:]))
         below = level - float(means[-1])
         pairs = record.get("ladder.bigram")
-        if pairs is not None and len(pairs.finite()) >= 3:
-            context = level - float(np.mean(pairs.finite().values[-3:]))
+        if pairs is not None and len(pairs.finite()) >= FEWEST:
+            context = level - float(np.mean(pairs.finite().values[-FEWEST:]))
     # The last tenth non-finite is a run that broke; one skipped step of a scaler is not.
     tail = series.values[-max(1, len(series) // 10) :]
     return Course(

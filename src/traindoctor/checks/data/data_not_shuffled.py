@@ -8,6 +8,8 @@ from traindoctor.record.stages import MOST_STRETCHES
 
 # Rows dealt at random stay within 2.1 (57 runs); classes in order gave 297 after 100 batches.
 ORDERED = 10.0
+# So far beyond it neighbours need not be asked.
+FAR_ORDERED = 100.0
 # Batches that follow each other are alike: the order itself, not only batches of one class.
 NEIGHBOURS = 4.0
 # Batches that come again, all after the same number of steps, and not those of a pool of a few.
@@ -64,7 +66,7 @@ def data_not_shuffled(record: Record) -> Outcome:
         )
     neighbours = record.get("order.neighbour_z")
     follow = neighbours.last if neighbours is not None and len(neighbours) else None
-    ordered = follow is None or follow > NEIGHBOURS or z.last > 10 * ORDERED
+    ordered = follow is None or follow > NEIGHBOURS or z.last > FAR_ORDERED
     items = [
         evidence(
             "labels within a batch are far more alike than chance, z",

@@ -257,7 +257,7 @@ def repeats_examples(record: Record) -> bool:
     """The last batches looked at are of examples that were seen before."""
     new = record.get("batch.new_rows")
     return (
-        new is not None and len(new) >= STEPS and float(np.mean(new.tail(STEPS // 4).values)) < 0.5
+        new is not None and len(new) >= STEPS and float(np.mean(new.tail(STEPS // 4).values)) < HALF
     )
 
 
@@ -269,7 +269,7 @@ def only_by_heart(record: Record, gap: Series, late: float) -> bool:
         return False
     if targets is None or targets.median() > rows.median():
         return False
-    again = new.steps[new.values < 0.5]
+    again = new.steps[new.values < HALF]
     first = gap.values[gap.steps < again[0]]
     return len(first) >= FIRST_PASS and float(np.mean(first[len(first) // 2 :])) > -LEVEL / 2
 

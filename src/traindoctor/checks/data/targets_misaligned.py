@@ -13,6 +13,8 @@ from traindoctor.record import Record
 NOTHING = 1e-5
 # Tokens drawn at random tell nothing of their neighbours: a task of copying, not a text.
 TEXT_NATS = 0.1
+# Points at the end of a course whose median stands for it.
+LATE = 10
 ONCE = (
     "Remove one of the two shifts: inputs `ids[:, :-1]` have the targets `ids[:, 1:]`. A Hugging Face model shifts "
     "`labels` itself: pass it `labels=input_ids`."
@@ -280,7 +282,7 @@ def judge(record: Record, pair: dict[str, Any], step: int) -> Outcome | None:
             grade="exact",
         )
     if shift == 0:
-        few = pair["valid"] < 0.5 * pair["total"]
+        few = 2 * pair["valid"] < pair["total"]
         return found(
             summary="The targets equal the inputs at every position in the loss: nothing was masked",
             grade="statistic",
@@ -341,7 +343,7 @@ def is_text(record: Record) -> bool:
     one, two = record.get("ladder.unigram"), record.get("ladder.bigram")
     if one is None or two is None or not len(one) or not len(two):
         return True
-    return one.tail(10).median() - two.tail(10).median() > TEXT_NATS
+    return one.tail(LATE).median() - two.tail(LATE).median() > TEXT_NATS
 
 
 def sees_only_the_past(record: Record) -> bool | None:

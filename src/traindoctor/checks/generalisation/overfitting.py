@@ -19,6 +19,8 @@ GAP = 0.1
 POINTS = 20
 # The loss per target and that of backward are one quantity if they differ by rounding only.
 SAME = 1e-3
+# The training loss goes on falling: by this share at least, and by so many times its noise.
+FALLING = 0.01
 
 
 @check(
@@ -58,7 +60,7 @@ def overfitting(record: Record) -> Outcome:
     since = int(held_out.steps[lowest])
     then, now = _level(train.finite(), since), _end(train.finite(), share=0.1)
     if math.isnan(then) or now > then - max(
-        NOISE_FACTOR * _level_noise(train.finite()), 0.01 * abs(then)
+        NOISE_FACTOR * _level_noise(train.finite()), FALLING * abs(then)
     ):
         return overfitting.clear("the training loss is not falling while the held-out loss rises")
     if last < now * (1 + GAP):

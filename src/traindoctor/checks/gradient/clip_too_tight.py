@@ -31,6 +31,8 @@ SHORT_STEP = 3e-4
 # Limits in use are 0.25 to 5. Where weights start far too large, and the limit is one of these, what is cut are the
 # norms of that start: a wider limit only shortens the way back from it.
 USUAL_LIMIT = 0.25
+# Fewer steps at which both the norm and the limit were seen tell nothing of a habit.
+LEAST_STEPS = 10
 # What a script does in a loop of its own, as the exam names it.
 WORDS = {"clip": "by hand ", "unit clip": "by hand, each tensor or row separately, "}
 REMEDIES = {
@@ -161,7 +163,7 @@ def by_torch(record: Record) -> Cut | Outcome:
         return clip_too_tight.not_judged("the gradient norm was not seen", why="not-measured")
     norms = norms.finite()
     steps = np.intersect1d(norms.steps, limits.steps)
-    if len(steps) < 10:
+    if len(steps) < LEAST_STEPS:
         return clip_too_tight.not_judged(
             "gradient norm and clip limit were seen together on fewer than 10 steps"
         )

@@ -21,6 +21,8 @@ EARLY = 10
 HUGE_AT_FIRST = 1e6
 # Fewer norms show no growth.
 LEAST = 3
+# The share of all norms from which on their growth is no passing spike; a norm under this is none to grow from.
+LASTING, TINY = 0.1, 1e-12
 
 
 @check(
@@ -68,10 +70,10 @@ def gradients_exploding(record: Record) -> Outcome:
     # Steps without any gradient (a stage that trains nothing, a scaler that skips) are no measure of the others.
     positive = finite.values[finite.values > 0]
     early = float(np.median(positive[:EARLY])) if len(positive) else 0.0
-    grown = finite.where(lambda v: v > GROWTH * max(early, 1e-12))
+    grown = finite.where(lambda v: v > GROWTH * max(early, TINY))
     broke = not_finite_from(record)
     # Many steps, or the last ones before the end: a spike that passes is no explosion.
-    lasting = len(grown) >= 0.1 * len(finite) or (broke is not None and len(grown) > 0)
+    lasting = len(grown) >= LASTING * len(finite) or (broke is not None and len(grown) > 0)
     if not len(grown) and broke is not None and crash_of(record) is None:
         # Norms that are taken at some steps only say nothing of the steps between the last finite one and the end.
         return gradients_exploding.not_judged(

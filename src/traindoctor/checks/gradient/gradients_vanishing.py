@@ -17,6 +17,8 @@ from traindoctor.record import Record
 RATIO = 1e-4
 # ... beside a loss that does not move at all (so much of its start is left): a trunk of closed gates had 1e-3.
 RATIO_FLAT, FLAT = 1e-2, 0.97
+# Two blocks are no stack.
+STACK = 3
 NUMBER = re.compile(r"(^|\.)(\d+)(?=\.)")
 
 
@@ -57,7 +59,7 @@ def gradients_vanishing(record: Record) -> Outcome:
     ratios = [
         (blocks[min(blocks)] / blocks[max(blocks)], name)
         for (name, _), blocks in stacks.items()
-        if len(blocks) >= 3 and blocks[max(blocks)] > 0
+        if len(blocks) >= STACK and blocks[max(blocks)] > 0
     ]
     if not ratios:
         return gradients_vanishing.not_applicable("the model has no stack of identical blocks")

@@ -14,6 +14,8 @@ SHARE = 0.9
 # Rounding of a gradient that was set to zero by hand stays far below.
 DIRTY = 1e-12
 MIN_POINTS = 2
+# What was there before backward, over the step's own gradient: rounding of the subtraction stays far below.
+ROUNDING = 1e-6
 
 
 @check(
@@ -102,7 +104,7 @@ def leftovers(record: Record) -> dict[int, float]:
     if result is not None and alone:
         # Of one optimizer: with several, what lay there may be another's and gone before its step. Relative to the step's own gradient; rounding of the subtraction stays under a millionth.
         found = {
-            int(one["step"]): float(one["leftover"]) if one["leftover"] > 1e-6 else 0.0
+            int(one["step"]): float(one["leftover"]) if one["leftover"] > ROUNDING else 0.0
             for one in result.values["steps"]
             if one["step"] > 0
         }

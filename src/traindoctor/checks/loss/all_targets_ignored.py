@@ -9,6 +9,8 @@ from traindoctor.record import Record
 
 # One unlucky batch without labels may happen; a tenth of all steps is a habit.
 SHARE = 0.1
+# Of so few steps each one counts.
+FEW = 3
 
 
 @check(
@@ -42,7 +44,7 @@ def all_targets_ignored(record: Record) -> Outcome:
     if valid is None or total is None or not len(valid):
         return _from_exam(record)
     empty = [step for step, count in valid if count == 0 and (total.at(step) or 0) > 0]
-    if len(empty) <= SHARE * len(valid) and not (len(valid) < 3 and empty):
+    if len(empty) <= SHARE * len(valid) and not (len(valid) < FEW and empty):
         return all_targets_ignored.clear(f"{valid.median():.0f} targets per step are in the loss")
     return _finding(empty[0], len(empty), len(valid), total.median())
 

@@ -23,6 +23,8 @@ SWOLLEN = 1e15
 CALM = 10.0
 # A loss that grows by this factor from one step to the next is on its way to overflow by itself.
 RUNAWAY = 10.0
+# Below this a loss may jump by any factor.
+NEARLY_ZERO = 1e-3
 
 
 def scale_free(record: Record) -> bool:
@@ -71,7 +73,7 @@ def calm(record: Record, crash: Mapping[str, Any]) -> bool:
     if len(before) < 2:
         return True
     sizes, untrained = np.abs(before.values), abs(series.finite().first)
-    jumps = sizes[1:] > RUNAWAY * np.maximum(sizes[:-1], 1e-3)
+    jumps = sizes[1:] > RUNAWAY * np.maximum(sizes[:-1], NEARLY_ZERO)
     # A loss that was nearly zero jumps as well; it has not left the range in which the run began.
     return not bool((jumps & (sizes[1:] > untrained)).any())
 

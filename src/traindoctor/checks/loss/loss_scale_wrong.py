@@ -29,6 +29,8 @@ TOLERANCE = 0.02
 LARGE = 8.0
 # Weights down to 1 / 3 are meant more often than a second division; 1 / 4 and less of so many micro-batches hardly are.
 MEANT_WEIGHTS = 4
+# The gradient that arrives at the optimizer is that of the scaled loss, unchanged: its cosine and its length.
+ONE_DIRECTION, UNCHANGED = 0.99, 0.1
 EXAM, UNDIVIDED = "experiment_loss_scale", "gradients undivided"
 
 
@@ -75,10 +77,10 @@ def loss_scale_wrong(record: Record) -> Outcome:
 
 def _still_scaled(record: Record, result: ExamResult) -> Finding | None:
     scale, arrived = float(result.values["scale"]), result.values["arrived"]
-    if scale <= 2 or arrived is None or (result.values["arrived_cosine"] or 0) < 0.99:
+    if scale <= 2 or arrived is None or (result.values["arrived_cosine"] or 0) < ONE_DIRECTION:
         return None
     # Clipping makes gradients shorter: only what comes through unchanged was surely not unscaled.
-    if not 0.9 < arrived < 1.1:
+    if abs(arrived - 1) >= UNCHANGED:
         return None
     return loss_scale_wrong.finding(
         evidence(
@@ -178,7 +180,7 @@ def _sum_for_mean(record: Record, result: ExamResult, main: Mapping[str, Any]) -
         status: Status = "possible"
     else:
         status = "possible" if scale_free(record) else "likely"
-    summed = abs(coefficient - float(main["valid"])) < 0.01 * coefficient
+    summed = abs(coefficient - float(main["valid"])) < TOLERANCE * coefficient
     said = (
         f"summed over {main['valid']:.0f} targets" if summed else f"multiplied by {coefficient:.3g}"
     )

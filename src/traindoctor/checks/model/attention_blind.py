@@ -6,6 +6,7 @@ from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.data.base import rolled_over_the_batch
+from traindoctor.checks.model.base import WHOLE
 from traindoctor.record import ExamResult, Record
 
 # Exactly 0 against 1e-2 and more. Weights that are added up before they meet a value (their sum is 1, but for
@@ -198,4 +199,4 @@ def wrong_axis(pair: dict[str, Any], result: ExamResult) -> Outcome | None:
 
 def dead(record: Record) -> bool:
     result = done_exam(record, "dead_units")
-    return bool(result and any(l["dead"] >= 0.98 for l in result.values["layers"]))
+    return bool(result and any(l["dead"] >= WHOLE for l in result.values["layers"]))

@@ -24,6 +24,8 @@ LIMITS = {
     "weight_scale": ("weight RMS times sqrt(fan_in), median", 0.6, 2.5),
 }
 AGREEING = 2
+# A trained healthy layer had 0.27 silent units on a batch; only a whole layer decides (sick: 1.00 in all four).
+WHOLE = 0.98
 # Scores can start wide though no weight is large: by a factor behind the head (MiniCPM in a width under the one its
 # factor was made for: 0.8 of 1/sqrt(fan in) at most). Glorot's and Kaiming's rules give up to 1.4, an embedding of
 # N(0, 1) that is tied to the output the root of its width.
@@ -39,6 +41,8 @@ EARLY, LEARNED = 0.2, 0.5
 # guessing after 0.37, at the end 0.1 of it; one with all matrices from N(0, 1)
 # after 0.37 too, but 0.57).
 HALF, LEARNED_WELL = 0.5, 0.25
+# Fewer losses are no course; its end is this share of the steps.
+TOLD_FROM, AT_THE_END = 20, 0.2
 ONLY_SCORES = frozenset({"loss_ratio", "logits_std"})
 
 
@@ -73,11 +77,11 @@ def undone(losses: Series | None, guessing: float | None, by: float, learned: fl
 
     Where steps between the last loss above and the first below were not heard, it may have been the first of these.
     """
-    if losses is None or guessing is None or len(losses) < 20:
+    if losses is None or guessing is None or len(losses) < TOLD_FROM:
         return None
     # Late steps are measured more rarely: what counts is the steps, not the points.
     steps = losses.steps[-1] + 1 - losses.steps[0]
-    late = int((losses.steps > losses.steps[-1] - steps / 5).sum())
+    late = int((losses.steps > losses.steps[-1] - AT_THE_END * steps).sum())
     last = losses.values[-max(1, late) :]
     below = np.flatnonzero(losses.values < guessing)
     if not len(below) or float(np.median(last)) > learned * guessing:

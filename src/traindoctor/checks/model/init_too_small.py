@@ -16,6 +16,8 @@ STEPS = 20
 LEARNS = 0.4
 # Between the two limits the loss decides: it hardly moves.
 MOVED = 0.03
+# Losses whose mean stands for where a stretch ends.
+LATEST = 5
 
 
 @check(
@@ -66,10 +68,10 @@ def init_too_small(record: Record) -> Outcome:
     loss = record["loss.token"].finite()
     if len(loss) < STEPS:
         return init_too_small.not_judged(f"needs {STEPS} finite losses, saw {len(loss)}")
-    fallen = 1 - loss.values[: 2 * STEPS][-5:].mean() / loss.values[0]
+    fallen = 1 - loss.values[: 2 * STEPS][-LATEST:].mean() / loss.values[0]
     if scale > SILENT and fallen > MOVED:
         return init_too_small.clear(f"the loss fell by {fallen:.0%} in the first steps")
-    if loss.tail(5).median() < LEARNS * loss.values[0]:
+    if loss.tail(LATEST).median() < LEARNS * loss.values[0]:
         return init_too_small.clear("the run learns in spite of its initialisation")
     return init_too_small.finding(
         evidence("weight RMS times sqrt(fan_in), median", scale, 0.6, noise=0.1, step=0),

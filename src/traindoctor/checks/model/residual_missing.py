@@ -53,7 +53,7 @@ def residual_missing(record: Record) -> Outcome:
         return residual_missing.not_applicable("the model has no stack of attention layers")
     if around == 0:
         return no_way_around(record, values, result.step)
-    closed = [s for s in values["summands"] if s["around"] <= CLOSED * max(s["through"], 1e-30)]
+    closed = [s for s in values["summands"] if s["around"] <= CLOSED * s["through"]]
     if len(closed) * 2 >= max(2, len(values["summands"])):
         return residual_missing.finding(
             evidence(

@@ -14,6 +14,8 @@ from traindoctor.record import ExamResult, Record
 # GradScaler finds its level within the first steps and then skips one step in a thousand.
 WARM = 20
 SKIPPED = 0.2
+# Fewer steps behind the first ones tell nothing of a habit.
+LEAST_STEPS = 10
 
 
 @check(
@@ -45,7 +47,7 @@ def fp16_overflow(record: Record) -> Outcome:
     if half is not None and half.values.get("overflow"):
         return _infinite_inside(half)
     skipped = record.get("scaler.skipped")
-    if skipped is not None and len(skipped) > WARM + 10:
+    if skipped is not None and len(skipped) > WARM + LEAST_STEPS:
         late = skipped.after(int(skipped.steps[WARM]))
         share = float(late.values.mean())
         if share > SKIPPED:

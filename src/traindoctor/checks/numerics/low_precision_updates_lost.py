@@ -25,6 +25,8 @@ MOST, HALVED = 0.7, 0.5
 # update is rounded by itself, 1.02 in the same run with a master copy, above 0.6 with updates that have no memory at
 # all (simulated). Fewer expected moves than the second number tell nothing.
 KEPT, EXPECTED = 0.15, 50
+# A rate that ends under this share of its peak has decayed; so few settings are no course.
+DECAYED, SETTINGS = 0.1, 4
 
 
 @check(
@@ -69,7 +71,11 @@ def low_precision_updates_lost(record: Record) -> Outcome:
         return low_precision_updates_lost.clear(f"{middle:.1%} of the updates are lost to rounding")
     worst = lost.layers[int(np.nanargmax(typical))]
     rate = record.get("optim.lr")
-    decayed = rate is not None and len(rate) > 4 and rate.last < 0.1 * float(np.nanmax(rate.values))
+    decayed = (
+        rate is not None
+        and len(rate) > SETTINGS
+        and rate.last < DECAYED * float(np.nanmax(rate.values))
+    )
     first = lost.values[0][np.isfinite(lost.values[0])]
     early = float(np.median(first)) if len(first) else middle
     if decayed and early < LOST:

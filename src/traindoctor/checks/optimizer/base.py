@@ -16,6 +16,9 @@ from traindoctor.record.stages import LEAST_STEPS
 FULL_RATE = 0.9
 # Optimizers one after the other that still are stages of one plan.
 STAGES = 4
+# Under this share of its peak a rate has decayed; within the second it stands there, and above the earlier one by the
+# third it is still rising.
+DECAYED, AT_PEAK, RISEN = 0.5, 0.999, 1.05
 BORDER = "a new optimizer begins among the steps that were repeated, so the batches behind them may be another task's"
 
 
@@ -53,11 +56,11 @@ class RateTrace:
         """The rate at the end is its highest and was lower a quarter of the run before: warm-up goes on."""
         values = self.series.values
         before = values[-max(2, len(values) // 4)]
-        return bool(values[-1] >= 0.999 * self.peak and values[-1] > 1.05 * before)
+        return bool(values[-1] >= AT_PEAK * self.peak and values[-1] > RISEN * before)
 
     @property
     def decayed(self) -> bool:
-        return self.series.last < 0.5 * self.peak
+        return self.series.last < DECAYED * self.peak
 
     def highest(self, start: int, stop: int) -> float:
         """Of the steps from `start` on, before `stop`."""

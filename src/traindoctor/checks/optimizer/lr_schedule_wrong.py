@@ -31,6 +31,8 @@ RUNAWAY = 10.0
 # Rates that groups were given this far apart were meant to differ; so many changes are a schedule. Nine sound runs with
 # groups keep the ratio to the last digit; schedules that wrote one rate into all: 10 and 16.7.
 APART, CHANGES = 2.0, 8
+# So many calls, or changes of the rate, one after the other are a schedule and no accident; all by one factor, to rounding.
+GROWN, ONE_FACTOR = 5, 1e-3
 
 
 @check(
@@ -86,7 +88,7 @@ def _other_optimizer(
     if any(s.get("drives_a_stepped_optimizer") is not False for s in schedules) or not schedules:
         return None
     worst = max(schedules, key=lambda s: s["calls"])
-    if worst["calls"] < 5 or record.num_steps < STUCK_STEPS:
+    if worst["calls"] < GROWN or record.num_steps < STUCK_STEPS:
         return None
     return lr_schedule_wrong.finding(
         evidence("steps of the scheduler", worst["calls"]),
@@ -228,7 +230,7 @@ def _runaway(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) 
     if any(g.get("max_lr") for g in groups_of(record)):
         return None  # one-cycle schedules are built from their top
     changes = values[1:][values[1:] != values[:-1]] / values[:-1][values[1:] != values[:-1]]
-    if len(changes) < 5 or np.any(changes <= 1) or np.ptp(np.log(changes)) > 1e-3:
+    if len(changes) < GROWN or np.any(changes <= 1) or np.ptp(np.log(changes)) > ONE_FACTOR:
         return None
     reached = course_of(record)
     if reached is None or not (reached.broke or reached.rebounded):

@@ -6,7 +6,7 @@ from traindoctor.checks.base import Finding, Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.course import NO_MEASURE, Course, course_of, two_signs
 from traindoctor.checks.experiments import Experiment
-from traindoctor.checks.optimizer.base import is_log, rate_trace
+from traindoctor.checks.optimizer.base import DECAYED, is_log, rate_trace
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_up"
@@ -80,7 +80,10 @@ def lr_too_low(record: Record) -> Outcome:
     if trial is None:
         moved = ratio_seen * record.num_steps
         return nowhere(record, rate, moved) or lr_too_low.not_judged(result.reason, wants=EXAM)
-    if trace.decayed and trace.highest(trial.start, trial.start + trial.steps) < 0.5 * trace.peak:
+    if (
+        trace.decayed
+        and trace.highest(trial.start, trial.start + trial.steps) < DECAYED * trace.peak
+    ):
         return lr_too_low.clear(
             "the learning rate is at the end of a decay, so its schedule is judged instead"
         )

@@ -10,6 +10,8 @@ from traindoctor.record import Record
 IDLE_SHARE = 0.2
 # A quartile of fewer steps is the chance of one of them.
 FEWEST = 5
+# Fewer steps with a reading tell nothing.
+LEAST_STEPS = 8
 
 
 @check(
@@ -38,7 +40,7 @@ def sync_every_step(record: Record) -> Outcome:
     if environment.get("device") == "cpu":
         return sync_every_step.not_applicable("on a CPU there is no device to wait for")
     reads, idle = record.get("sync.reads"), record.get("sync.idle")
-    if reads is None or len(reads) < 8:
+    if reads is None or len(reads) < LEAST_STEPS:
         return sync_every_step.not_judged("too few steps on the device were seen")
     if float(np.median(reads.values)) < 1:
         return sync_every_step.clear("the script does not read from the device at every step")
