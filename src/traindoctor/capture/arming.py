@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traindoctor.capture import forking
+from traindoctor.capture import forking, launchers
 from traindoctor.capture.import_hook import AfterImport
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def located(settings: dict[str, Any]) -> dict[str, Any]:
 
 def join(settings: dict[str, Any]) -> None:
     """A child interpreter's part: watched from its first training on, or from the start where it is a rank."""
-    rank = launched_rank()
+    rank = launchers.identity()
     if rank is None or rank == settings.get("rank"):
         _join(settings, child=True)
         return
@@ -63,11 +63,6 @@ def join(settings: dict[str, Any]) -> None:
     settings = {**settings, "rank": rank, "quiet": True}
     os.environ[VARIABLE] = json.dumps(settings)
     _join(settings, child=False)
-
-
-def launched_rank() -> str | None:
-    """The number that a launcher (torchrun, accelerate, deepspeed) gave to this process."""
-    return os.environ.get("RANK") if "WORLD_SIZE" in os.environ else None
 
 
 def _join(settings: dict[str, Any], *, child: bool) -> None:
@@ -172,7 +167,7 @@ def _forked() -> None:
 
 def export(settings: dict[str, Any]) -> None:
     """Lets child interpreters (mp.spawn, torchrun, subprocess) join this run."""
-    os.environ[VARIABLE] = json.dumps({**located(settings), "rank": launched_rank()})
+    os.environ[VARIABLE] = json.dumps({**located(settings), "rank": launchers.identity()})
     old = os.environ.get("PYTHONPATH")
     if str(STARTUP) not in (old or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = f"{STARTUP}{os.pathsep}{old}" if old else str(STARTUP)

@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 
+from traindoctor.capture import launchers
 from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.private_files import make_private_file, make_private_folder
 
@@ -23,10 +24,8 @@ def new_folder(name: str, out: str | None) -> Path:
     A path that cannot be a folder is a mistake; a disk that is full or read-only is a RecordError, and a run may do without.
     """
     if out is None:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        if os.environ.get("MASTER_PORT") and os.environ.get("RANK"):
-            # Each rank runs this line; the launcher's process and port are what they share.
-            stamp = f"{os.environ['MASTER_PORT']}-{os.getppid()}"
+        # Each rank runs this line.
+        stamp = launchers.job() or time.strftime("%Y%m%d-%H%M%S")
         folder = RUNS / f"{name}-{stamp}"
     else:
         folder = Path(out)
@@ -35,7 +34,7 @@ def new_folder(name: str, out: str | None) -> Path:
         raise TraindoctorError(f"--out must be a folder, {folder} is a file; choose another")
     try:
         make_private_folder(folder)
-        if os.environ.get("RANK", "0") == "0":
+        if launchers.rank() == 0:
             _move_aside(folder)
     except OSError as error:
         raise (RecordError if error.errno in DISK_SAYS_NO else TraindoctorError)(

@@ -7,12 +7,14 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from traindoctor.capture import launchers
 from traindoctor.cli.completion import files
 from traindoctor.cli.sizes import Bytes
 from traindoctor.errors import RecordError, TraindoctorError
@@ -76,6 +78,9 @@ RANKS_SECONDS = 10.0
     type=click.Choice(BOARDS),
     help="Send the health measures and the verdict to a board as the run goes on.",
 )
+@click.option(
+    "--if-trained", is_flag=True, help="Say nothing, and keep nothing, where nothing was trained."
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but the script's own output.")
 @click.option(
     "--verify-fix",
@@ -100,6 +105,7 @@ def command(
     no_replay: bool,
     ui: bool,
     board: str | None,
+    if_trained: bool,
     quiet: bool,
     patch_file: str | None,
     module: bool,
@@ -121,7 +127,7 @@ def command(
 
     if patch_file is not None and module:
         raise TraindoctorError("--verify-fix patches a script: give its file instead of -m")
-    if patch_file is not None and int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
+    if patch_file is not None and launchers.world_size() > 1:
         raise TraindoctorError("--verify-fix runs in one process: start it without torchrun")
     name = target.rpartition(".")[2] if module else Path(target).stem
     if board is not None:
@@ -154,6 +160,7 @@ def command(
         "after": after,
         "stop_when_sick": stop_when_sick,
         "quiet": quiet,
+        "if_trained": if_trained,
     }
     if change is not None:
         assert patch_file is not None
@@ -180,7 +187,7 @@ def watched_run(
     from traindoctor.cli.live import LiveView
 
     folder, quiet = Path(settings["out"]), bool(settings["quiet"])
-    first_rank = os.environ.get("RANK", "0") == "0"
+    first_rank = launchers.rank() == 0
     beside = BoardBeside(board, folder) if board is not None and first_rank else None
     arming.export(settings)
     arming.arm(settings)
@@ -191,7 +198,9 @@ def watched_run(
         view.stop()
         verify.name_the_patch(settings)
         end_the_doctor(status)
-        if first_rank:
+        if settings["if_trained"] and not records_of(folder):
+            forget(folder)
+        elif first_rank:
             verdicts.append(verdict_at_the_end(settings, json_to, status))
         if beside is not None:
             told = beside.finish()
@@ -200,6 +209,20 @@ def watched_run(
 
     status = run(settings["script"], settings["argv"], finish)
     return status, verdicts[0] if verdicts else None
+
+
+def records_of(folder: Path) -> list[Path]:
+    return list(folder.glob("record-*.sqlite"))
+
+
+def forget(folder: Path) -> None:
+    """Nothing was trained: not even an empty folder stays behind."""
+    from traindoctor.capture.folders import RUNS
+
+    with suppress(OSError):
+        folder.rmdir()
+        if folder.parent == RUNS.absolute():
+            folder.parent.rmdir()
 
 
 def end_the_doctor(status: int | str) -> None:
@@ -254,7 +277,7 @@ def verdict(
     from traindoctor.report.next_steps import FIX_FILE
 
     wait_for_ranks(folder)
-    recorded = unrecorded is None and bool(list(folder.glob("record-*.sqlite")))
+    recorded = unrecorded is None and bool(records_of(folder))
     record = open_record(folder) if recorded else Record()
     diagnosis = diagnose(record, ended_early=ended_early)
     if not recorded:
@@ -307,15 +330,15 @@ def why_nothing(status: int | str) -> str:
 
 def wait_for_ranks(folder: Path) -> None:
     """Under torchrun each rank is its own command: give the others a moment to end."""
-    world = int(os.environ.get("WORLD_SIZE", "1") or 1)
+    world = launchers.world_size()
     if world <= 1:
         return
     from traindoctor.record import open_record
 
     deadline = time.monotonic() + RANKS_SECONDS
     while time.monotonic() < deadline:
-        files = list(folder.glob("record-*.sqlite"))
-        ended = [r for r in open_record(folder).ranks if "run.ended" in r.facts] if files else []
+        found = records_of(folder)
+        ended = [r for r in open_record(folder).ranks if "run.ended" in r.facts] if found else []
         if len(ended) >= world:
             return
         time.sleep(0.2)

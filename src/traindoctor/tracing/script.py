@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from traindoctor.capture.arming import STARTUP, VARIABLE, launched_rank
+from traindoctor.capture.arming import STARTUP, VARIABLE
+from traindoctor.capture.launchers import identity
 from traindoctor.compare.dump import read_dump
 from traindoctor.compare.tolerance import EPS, Distance, distance
 from traindoctor.compare.trace import Key, Trace
@@ -205,7 +206,7 @@ def _environment(folder: Path, title: str, asked: Mapping[str, Any]) -> dict[str
         "started": "traindoctor.tracing.attend:attend",
         "replay": False,
         "quiet": True,
-        "rank": launched_rank(),
+        "rank": identity(),
         **asked,
     }
     paths = [str(STARTUP), str(link.absolute()), os.environ.get("PYTHONPATH", "")]
