@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -23,10 +27,13 @@ SLICE = 256
 # Ranks can be compared only at steps that all of them sample: chosen by number, never by credit.
 FIRST_STEPS = 4
 EVERY = 10
+# Before so many first steps the weights are compared one by one: ranks that average them now and then agree there.
+IN_A_ROW = 64
 
 
 class WeightsCrc:
-    """`weights.crc` after the step, `weights.crc_before` and the norm of each rank's gradient before it.
+    """`weights.crc` after the step, `weights.crc_before` and `grad.crc`, of the gradient that it gets, before it; each also
+    by parameter.
 
     Only where there are several ranks; on one there is nothing to compare with.
     """
@@ -42,37 +49,39 @@ class WeightsCrc:
     def __init__(self) -> None:
         self._later = Later()
         self._told = False
-        self._before: Tensor | None = None
-        self._gradient: Tensor | None = None
+        self._before: Slices | None = None
+        self._gradient: Slices | None = None
         self._looked = False
 
     def on(self, event: Event, *, due: bool) -> None:
-        if not isinstance(event, StepBegin) or self._looked or not sampled(event.step):
+        if not isinstance(event, StepBegin) or self._before is not None or not several_ranks():
             return
-        self._looked = True
-        parameters = [local(p).detach() for _, p in parameters_of(self.names)]
-        gradients = [
-            local(p.grad).detach()
-            for _, p in parameters_of(self.names)
-            if p.grad is not None and not p.grad.is_sparse
-        ]
-        if event.step == 0:
-            self._before = slices(parameters)
-        self._gradient = slices(gradients)
+        self._looked = sampled(event.step)
+        if not self._looked and event.step >= IN_A_ROW:
+            return
+        self._before = Slices.of({n: p.detach() for n, p in parameters_of(self.names)})
+        if self._looked:
+            self._gradient = Slices.of(
+                {
+                    n: None if p.grad is None or p.grad.is_sparse else p.grad.detach()
+                    for n, p in parameters_of(self.names)
+                }
+            )
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
+        after = None
         if self._looked:
-            after = slices([local(p).detach() for _, p in parameters_of(self.names)])
-            for name, numbers in (
-                ("weights.crc_before", self._before),
-                ("grad.crc", self._gradient),
-                ("weights.crc", after),
-            ):
-                if numbers is not None:
-                    self._later.put(step, numbers, partial(write, record, name, step))
+            after = Slices.of({n: p.detach() for n, p in parameters_of(self.names)})
             if not self._told:
                 record.fact("ranks", facts(self.names))
                 self._told = True
+        for name, cut in (
+            ("weights.crc_before", self._before),
+            ("grad.crc", self._gradient),
+            ("weights.crc", after),
+        ):
+            if cut is not None:
+                self._later.put(step, cut.numbers, partial(write, record, name, step, cut.lengths))
         self._before, self._gradient, self._looked = None, None, False
         self._later.collect(step)
 
@@ -80,21 +89,49 @@ class WeightsCrc:
         self._later.collect()
 
 
-def sampled(step: int) -> bool:
-    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    return several and (step < FIRST_STEPS or step % EVERY == 0)
-
-
-def slices(tensors: list[Tensor]) -> Tensor | None:
+@dataclass(frozen=True)
+class Slices:
     """The first values of each tensor, one behind the other."""
-    parts = [t.flatten()[:SLICE].float() for t in tensors if t.numel()]
-    if not parts:
-        return None
-    return torch.cat([part.to(parts[0].device) for part in parts])
+
+    lengths: Mapping[str, int]
+    numbers: Tensor
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor | None]) -> Slices | None:
+        parts = {
+            name: torch.empty(0) if t is None else local(t).flatten()[:SLICE].float()
+            for name, t in tensors.items()
+        }
+        some = [part for part in parts.values() if part.numel()]
+        if not some:
+            return None
+        joined = torch.cat([part.to(some[0].device) for part in some])
+        return cls({name: part.numel() for name, part in parts.items()}, joined)
 
 
-def write(record: RecordWriter, name: str, step: int, numbers: Tensor) -> None:
-    record.scalar(name, step, zlib.crc32(numbers.float().numpy().tobytes()))
+def several_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def sampled(step: int) -> bool:
+    return step < FIRST_STEPS or step % EVERY == 0
+
+
+def write(
+    record: RecordWriter, name: str, step: int, lengths: Mapping[str, int], numbers: Tensor
+) -> None:
+    values = numbers.float().numpy()
+    record.scalar(name, step, zlib.crc32(values.tobytes()))
+    ends = np.cumsum(list(lengths.values()))
+    each = [telling_crc(part) for part in np.split(values, ends[:-1])]
+    record.layers(f"{name}_by_parameter", step, list(lengths), each)
+
+
+def telling_crc(values: np.ndarray) -> float:
+    """Of a single tensor, as far as a float32 holds it; NaN where all its values are one: equal zeros prove nothing."""
+    if not values.size or (values == values[0]).all():
+        return math.nan
+    return float(zlib.crc32(values.tobytes()) & 0xFFFFFF)
 
 
 def facts(names: Names) -> dict[str, object]:

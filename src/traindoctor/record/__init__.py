@@ -1,6 +1,12 @@
 """The record: the one place where measuring and judging meet."""
 
-from traindoctor.record.ranks import Agreement, agreement, comparable
+from traindoctor.record.ranks import (
+    Agreement,
+    agreement,
+    comparable,
+    held_by_all,
+    overwritten,
+)
 from traindoctor.record.reader import StoredRecord, open_record
 from traindoctor.record.schema import (
     FORMAT,
@@ -25,7 +31,9 @@ __all__ = [
     "StoredRecord",
     "agreement",
     "comparable",
+    "held_by_all",
     "make_record",
     "open_record",
+    "overwritten",
     "record_path",
 ]

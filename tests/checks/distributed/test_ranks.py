@@ -81,10 +81,83 @@ def test_local_sgd_meets_again() -> None:
     weights = [
         [float(step if step % 4 == 3 else step + 1000 * n) for step in range(STEPS)] for n in (0, 1)
     ]
-    for one, numbers in zip(record.ranks, weights):
-        one._series["weights.crc"] = make_record({"weights.crc": numbers})["weights.crc"]
+    record = with_series(record, weights_crc=weights)
     assert isinstance(gradients_not_synced(record), Clear)
     assert isinstance(ranks_diverged(record), Clear)
+
+
+def with_series(record: Record, **columns: list[list[float]]) -> Record:
+    """The same with other numbers for each rank; `weights_crc` stands for `weights.crc`."""
+    for name, by_rank in columns.items():
+        real = name.replace("_", ".", 1)
+        for one, numbers in zip(record.ranks, by_rank):
+            one._series[real] = make_record({real: numbers})[real]
+    return record
+
+
+def test_local_sgd_meets_again_between_the_sampled_steps() -> None:
+    before = [
+        [float(step if step % 4 == 0 else step + 99 * n) for step in range(9)] for n in (1, 2)
+    ]
+    record = with_series(two_ranks(**NOT_SYNCED), weights_crc_before=before)
+    assert isinstance(gradients_not_synced(record), Clear)
+    assert isinstance(ranks_diverged(record), Clear)
+
+
+def test_an_exchange_that_fails_now_and_then_is_found() -> None:
+    gradients = [[float(k if k % 2 else k + 99 * n) for k in range(STEPS)] for n in (0, 1)]
+    record = with_series(two_ranks(**{**NOT_SYNCED, "gradients": True}), grad_crc=gradients)
+    assert isinstance(gradients_not_synced(record), Clear)
+    found = ranks_diverged(record)
+    assert isinstance(found, Finding)
+    assert f"at {STEPS // 2} of {STEPS} steps" in found.summary
+
+
+def test_an_optimizer_that_averages_itself_is_healthy() -> None:
+    record = two_ranks(**{**NOT_SYNCED, "weights": True})
+    assert isinstance(gradients_not_synced(record), Clear)
+
+
+def test_weights_that_one_rank_overwrites_are_found() -> None:
+    after = [[float(k + 99 * n) for k in range(STEPS)] for n in (0, 1)]
+    before = [[0.0, *after[0][:-1]]] * 2
+    record = two_ranks(**NOT_SYNCED)
+    found = gradients_not_synced(with_series(record, weights_crc=after, weights_crc_before=before))
+    assert isinstance(found, Finding)
+    assert "those of rank 0" in found.summary
+    # An average is nobody's own.
+    mean = [[0.0, *(float(k + 50) for k in range(STEPS - 1))]] * 2
+    averaged = with_series(record, weights_crc=after, weights_crc_before=mean)
+    assert isinstance(gradients_not_synced(averaged), Clear)
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_only_what_all_ranks_hold_is_compared(split: bool) -> None:
+    """A model that is split by hand: one matrix is a part of its own on each rank, the norm is a replica."""
+
+    def table(rank: int, *, part: bool, norm: bool) -> dict[str, list[float]]:
+        return {
+            "up": [float(k + 99 * rank * part) for k in range(STEPS)],
+            "norm": [float(k + 7 + 99 * rank * norm) for k in range(STEPS)],
+        }
+
+    ranks = []
+    for n in (0, 1):
+        one = rank(n, start=not split, gradients=False, weights=False, data=True)
+        layers = {
+            "weights.crc_before_by_parameter": table(n, part=split, norm=False),
+            "grad.crc_by_parameter": table(n, part=True, norm=not split),
+            "weights.crc_by_parameter": table(n, part=True, norm=not split),
+        }
+        ranks.append(make_record(series_of(one), facts=one.facts, layers=layers))
+    ranks[0].ranks = tuple(ranks)
+    found = [type(check(ranks[0])) for check in (gradients_not_synced, ranks_diverged)]
+    assert found == ([Clear, Clear] if split else [Finding, NotJudged])
+    assert not isinstance(ranks_see_same_data(ranks[0]), Finding)
+
+
+def series_of(record: Record) -> dict[str, list[float]]:
+    return {name: record[name].values.tolist() for name in record._series}
 
 
 def test_repeated_examples_at_an_epochs_end_are_no_fault() -> None:

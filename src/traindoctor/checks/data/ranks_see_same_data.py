@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, not_comparable
-from traindoctor.record import Record, agreement, comparable
+from traindoctor.record import Record, agreement, comparable, held_by_all
 
 # DistributedSampler pads an epoch's end with a few repeated examples: one equal batch proves nothing.
 MOST = 0.9
@@ -42,8 +42,8 @@ def ranks_see_same_data(record: Record) -> Outcome:
         return ranks_see_same_data.clear(
             f"{measure} agree across ranks at {batches.equal} of {batches.steps} steps"
         )
-    if agreement(record, "weights.crc").share < MOST:
-        # Tensor-parallel ranks hold different weights and must see the same batch.
+    # Ranks that hold different parts of a model must see the same batch.
+    if held_by_all(record) or agreement(record, "weights.crc").share < MOST:
         return ranks_see_same_data.not_judged("the ranks hold different weights")
     return ranks_see_same_data.finding(
         evidence(f"share of steps at which all ranks have the same {measure}", batches.share, 0.0),

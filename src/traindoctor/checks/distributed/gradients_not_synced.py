@@ -3,12 +3,8 @@ from __future__ import annotations
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, not_comparable
 from traindoctor.checks.consequences import NOT_LEARNING
-from traindoctor.record import Record, agreement, comparable
-
-# Ranks that share gradients agree to the last bit at every sampled step; ranks that do not, at none. Between
-# lie only runs that synchronise now and then.
-NEVER = 0.1
-LEAST_STEPS = 2
+from traindoctor.checks.distributed.base import LEAST_STEPS, NEVER, weights_meet_again
+from traindoctor.record import Record, agreement, comparable, overwritten
 
 
 @check(
@@ -23,7 +19,8 @@ def gradients_not_synced(record: Record) -> Outcome:
     """
     ## What it does
     Compares, between the ranks, checksums of the gradients that the optimizer gets and of the weights, bit for
-    bit, at the same steps. No collective is called: each rank writes its own record.
+    bit, at the same steps. No collective is called: each rank writes its own record. Also found: steps whose
+    weights are overwritten by those of one rank before the next.
     ## Why it matters
     Replicas that do not share gradients are several small runs: each learns from its part of the data alone, and
     what is saved is one of them.
@@ -39,15 +36,29 @@ def gradients_not_synced(record: Record) -> Outcome:
     gradients = agreement(record, "grad.crc")
     if gradients.steps < LEAST_STEPS:
         return gradients_not_synced.not_judged("too few steps could be compared across ranks")
+    lost = overwritten(record)
+    if len(lost) >= LEAST_STEPS:
+        step, kept = lost[0]
+        return gradients_not_synced.finding(
+            evidence("steps after which different weights were overwritten", len(lost), 0),
+            evidence("rank whose weights all ranks have then", kept),
+            grade="exact",
+            summary=f"after a step the {len(record.ranks)} ranks hold different weights, and before the next one all get "
+            f"those of rank {kept}: what the others learned is lost",
+            remedy=(
+                "Wrap the model in `DistributedDataParallel` once, before the loop: every new wrapper sends "
+                "the weights of rank 0 to all. Call the wrapper, so that gradients are averaged."
+            ),
+            since_step=step,
+        )
     if gradients.share > NEVER:
         return gradients_not_synced.clear(
             f"gradients agree bit for bit at {gradients.equal} of {gradients.steps} steps"
         )
-    weights = agreement(record, "weights.crc")
-    if weights.steps > 1 and weights.equal_after_first:
+    if weights_meet_again(record):
         return gradients_not_synced.clear("the weights of the ranks agree again later")
-    before = agreement(record, "weights.crc_before")
-    same_start = before.steps > 0 and before.equal == before.steps
+    weights = agreement(record, "weights.crc")
+    same_start = agreement(record, "weights.crc_before").equal_at_first
     return gradients_not_synced.finding(
         evidence("share of steps at which the gradients of all ranks agree", gradients.share, 1.0),
         evidence("share of steps after which the weights agree", weights.share, 1.0),

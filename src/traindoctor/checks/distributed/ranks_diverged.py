@@ -3,12 +3,8 @@ from __future__ import annotations
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, not_comparable
 from traindoctor.checks.consequences import NOT_LEARNING
+from traindoctor.checks.distributed.base import LEAST_STEPS, NEVER, weights_meet_again
 from traindoctor.record import Record, agreement, comparable
-
-# One step may agree or differ by the first update alone.
-LEAST_STEPS = 2
-# Gradients that agree at nearly every step are shared; then weights that differ were never the same.
-SHARED = 0.9
 
 
 @check(
@@ -40,20 +36,22 @@ def ranks_diverged(record: Record) -> Outcome:
         return ranks_diverged.clear(
             f"weights agree bit for bit at all {weights.steps} steps compared"
         )
-    if weights.equal_after_first:
+    if weights_meet_again(record):
         return ranks_diverged.clear("the weights of the ranks agree again later")
-    if gradients.share < SHARED:
+    if gradients.share <= NEVER:
         return ranks_diverged.not_judged(
             "the ranks step on different gradients, so their weights must differ"
         )
     before = agreement(record, "weights.crc_before")
-    from_start = before.steps > 0 and before.equal == 0
+    from_start = before.steps > 0 and not before.equal_at_first
+    shared = gradients.equal == gradients.steps
+    at = "" if shared else f" at {gradients.equal} of {gradients.steps} steps"
     return ranks_diverged.finding(
         evidence("share of steps at which the weights of all ranks agree", weights.share, 1.0),
         evidence("share of steps at which their gradients agree", gradients.share, 1.0),
         evidence("weights equal before the first step", str(not from_start).lower(), "true"),
-        summary=f"the {len(record.ranks)} ranks share their gradients but hold different weights"
-        + (" from the start" if from_start else ""),
+        summary=f"the {len(record.ranks)} ranks share their gradients{at} but hold different weights "
+        + ("from the start" if from_start else f"since step {weights.first_difference}"),
         since_step=0 if from_start else weights.first_difference,
         grade="exact",
     )

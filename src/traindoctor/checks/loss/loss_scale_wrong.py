@@ -80,7 +80,7 @@ def _still_scaled(record: Record, result: ExamResult) -> Finding | None:
     if scale <= 2 or arrived is None or (result.values["arrived_cosine"] or 0) < ONE_DIRECTION:
         return None
     # Clipping makes gradients shorter: only what comes through unchanged was surely not unscaled.
-    if abs(arrived - 1) >= UNCHANGED:
+    if not abs(arrived - 1) < UNCHANGED:
         return None
     return loss_scale_wrong.finding(
         evidence(
