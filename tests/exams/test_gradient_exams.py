@@ -237,6 +237,22 @@ def test_memory_that_a_kernel_filled_depends_on_what_the_function_was_given(
         assert alone["factor"] == pytest.approx(1.1, rel=1e-3)
 
 
+@pytest.mark.parametrize("hook", ["none", "shrinks", "of another step"])
+def test_a_hook_on_a_value_is_seen_and_what_it_leaves(model, data, hook: str) -> None:
+    other = torch.randn(N, D)
+
+    def loss() -> Tensor:
+        hidden = torch.relu(model[0](data[0]))
+        if hook != "none":
+            hidden.register_hook(lambda g: 0.3 * g if hook == "shrinks" else other)
+        return F.cross_entropy(model[2:](hidden), data[1])
+
+    values = perform(tape_gradient, patient_of(model, loss))
+    assert len(values["hooked"]) == (hook != "none")
+    assert (values["wrong"] > 0) is (hook != "none")
+    assert (values["turned"] > 0) is (hook == "of another step")
+
+
 def test_old_gradients_show_as_leftover(model, data) -> None:
     x, y = data
     patient = Patient(names=Names(model), model=model)

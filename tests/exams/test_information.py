@@ -933,6 +933,14 @@ def test_dead_units_of_an_activation_written_by_hand(
     assert layer["dead"] == (1.0 if threshold else 0.0)
 
 
+def test_a_hinge_of_the_loss_is_no_activation(examine: Examine) -> None:
+    def with_penalty(model: nn.Module, ids: Tensor) -> Tensor:
+        return next_token(model, ids) + torch.relu(model.token(ids).square() - 1e3).mean()
+
+    layers = dead_units(examine(Model(), with_penalty)).values["layers"]
+    assert [layer["dead"] == 1.0 for layer in layers] == [False] * len(layers)
+
+
 def test_scale_at_initialisation(examine: Examine) -> None:
     sound = init_scale(examine(Model(), next_token)).values
     assert 0.9 < sound["loss_ratio"] < 1.3
@@ -1035,6 +1043,17 @@ def test_one_layer_under_two_names_is_told_from_two_towers(examine: Examine) -> 
             other = self.token(x.flip(1)) if self.towers else h
             return self.head(self.left(h) + torch.tanh(self.right(other)))
 
+    class Heads(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = nn.Sequential(nn.LayerNorm(D), nn.Linear(D, V))
+            self.heads = nn.ModuleDict(dict.fromkeys("ab", layers))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.token(x)
+            return self.heads["a"](h) + self.heads["b"](h)
+
+    assert sharing(examine(Heads(), next_token)).values["aliased"][0]["uses"] == 2
     mistake = sharing(examine(Named(towers=False), next_token)).values["aliased"]
     assert mistake == [{"modules": ["left", "right"], "uses": 2}]
     assert sharing(examine(Named(towers=True), next_token)).values["aliased"] == []

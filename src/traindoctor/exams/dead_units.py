@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
-from traindoctor.graph.origins import argument, walk_back
+from traindoctor.graph.origins import argument, depends_on, walk_back
+from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import ABOVE, CUTTING
-from traindoctor.tape.ops import Op, Ref
+from traindoctor.tape.ops import PARAMETER, Op, Ref
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
@@ -25,6 +27,8 @@ def dead_units(patient: Patient) -> Mapping[str, Any]:
     # clamp(min=0) is a ReLU by another name
     ops += [op for op in tape.ops if op.kind == "clamp" and 0 in op.args[1:2]]
     ops += [op for op in tape.ops if cut_by_hand(tape, op)]
+    fed = fed_to_weights(tape)
+    ops = [op for op in ops if (ref := op.outputs[0]) is not None and fed >> ref.index & 1]
     if not ops:
         raise NotApplicable("the step has no activation function that can be exactly 0")
     refs = [ref for op in ops if (ref := op.outputs[0]) is not None]
@@ -48,6 +52,20 @@ def dead_units(patient: Patient) -> Mapping[str, Any]:
     if not layers:
         raise NotPossible("no activation function had any input in this step")
     return {"layers": layers, "step": tape.step}
+
+
+def fed_to_weights(tape: StepTape) -> int:
+    """One bit for each value that later meets weights: the others are parts of a loss (a hinge, a penalty)."""
+    structure, bits = Structure(tape), 0
+    for op in tape.ops:
+        values = [ref for ref in op.inputs if structure.of_data(ref)]
+        weights = [
+            ref for ref in op.inputs if ref not in values and depends_on(tape, ref) & PARAMETER
+        ]
+        if any(math.prod(structure.shape(ref)) > 1 for ref in weights):
+            for ref in values:
+                bits |= structure.above(ref) | 1 << ref.index
+    return bits
 
 
 def cut_by_hand(tape: StepTape, op: Op) -> bool:

@@ -92,12 +92,15 @@ def aliased(model: nn.Module, tape: StepTape, patient: Patient) -> list[dict[str
             child = parent._modules[same[0]]
             if len(same) < 2 or child is None:
                 continue
-            matrices = [patient.names.of(p) for p in child.parameters() if p.ndim >= 2]
+            if all(p.ndim < 2 for p in child.parameters()):
+                continue
+            # What reads the common input first may be a norm of the layer, not its matrix.
+            held = [patient.names.of(p) for p in child.parameters()]
             uses = [
                 len(ops)
-                for m in matrices
-                if m in tape.parameters
-                and joined(structure, ops := used_in(structure, tape.parameters[m].ref))
+                for name in held
+                if name in tape.parameters
+                and joined(structure, ops := used_in(structure, tape.parameters[name].ref))
             ]
             if max(uses, default=0) > 1:
                 found.append(

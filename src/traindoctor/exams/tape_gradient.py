@@ -30,6 +30,8 @@ SUSPICIOUS = 1e-5
 # A gradient is wrong that differs by more than this and by so many times its noise: wrong ones differ by 0.2 and more.
 WRONG, TIMES_NOISE = 1e-4, 10.0
 NUM_WORST = 5
+# Such a gradient has next to nothing of its reference (cosine under 0.44): kept from another step 0.93 to 1; clipped, scaled 0 to 0.58.
+TURNED = 0.9
 # Each is tried by one more replay.
 MOST_WRITES = 4
 
@@ -47,7 +49,13 @@ def tape_gradient(patient: Patient) -> Mapping[str, Any]:
         raise NotPossible("; ".join(refusals[:2])) if refusals else no_tape(patient)
     worst = max(steps, key=lambda item: item["difference"] / item["noise"])
     moving = held_fixed(patient.tapes[worst["step"]])
-    return {**worst, "steps": steps, "refusals": refusals, "held_fixed": moving}
+    return {
+        **worst,
+        "steps": steps,
+        "last_step": steps[-1]["step"],
+        "refusals": refusals,
+        "held_fixed": moving,
+    }
 
 
 def judge(tape: StepTape) -> dict[str, Any]:
@@ -84,7 +92,8 @@ def judge(tape: StepTape) -> dict[str, Any]:
         "wrong": sum(part.difference > limit for part in parts),
         "factor": common_factor(parts),
         "leftover": leftover,
-        "hooked": hooked,
+        "hooked": [*hooked, *dict.fromkeys(tape.hooked_values)],
+        "turned": sum(part.residue >= TURNED for part in parts),
         "written_over": written_over(tape, limit) if difference > limit else None,
         "functions": sorted({call.name for call in tape.functions}),
         # Their own backward passes made the reference too: they must be tested from outside.

@@ -43,8 +43,8 @@ class Draft:
     """Some of the step ran compiled: the largest relative difference of its results to the uncompiled ones."""
     own_random: bool = False
     """The compiled code drew other random numbers: the tape is the step as it runs uncompiled."""
-    hooked_values: bool = False
-    """A value of the step, not a parameter, has a gradient hook of the script's."""
+    hooked_values: list[str] = field(default_factory=list)
+    """Lines of the script that hang a gradient hook on a value of the step that is no parameter."""
     complete: bool = False
     """The step's gradients are there: parameters that change now are being updated."""
 

@@ -31,7 +31,7 @@ from traindoctor.events import (
     StepBegin,
     StepEnd,
 )
-from traindoctor.ground import exchange, quiet
+from traindoctor.ground import exchange, frames, quiet
 from traindoctor.ground.mode_stack import Seat
 from traindoctor.ground.names import Names, is_trainable_leaf
 from traindoctor.ground.nested import tensors_in
@@ -250,7 +250,7 @@ class StepRecorder:
             return handed_on(func, args, kwargs)  # its process group is heard (ground/exchange.py)
         name = op_name(func)
         if name == "register_hook" and not args[0].is_leaf:
-            self.draft.hooked_values = True
+            self.draft.hooked_values.append(frames.here().line or "a value")
         if name in IGNORED or torch.is_inference_mode_enabled() or torch.compiler.is_compiling():
             return handed_on(func, args, kwargs)
         if name == "grad" and getattr(func, "__module__", None) != torch.autograd.__name__:
@@ -360,6 +360,7 @@ class StepRecorder:
             units=self.gradients.units,
             swapped=self.gradients.swapped,
             compiled=draft.compiled,
+            hooked_values=draft.hooked_values,
         )
         if draft.own_random:
             for root, value in zip(draft.roots, replay(tape).roots):

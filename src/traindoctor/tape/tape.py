@@ -49,6 +49,8 @@ class StepTape:
     """Whose step it is: the number of the optimizer that made it, in the order of their first steps."""
     compiled: float | None = None
     """Compiled code ran in the step, and the tape has it uncompiled: the largest relative difference of results."""
+    hooked_values: list[str] = field(default_factory=list)
+    """Where the script hangs gradient hooks on values that are no parameters."""
 
     sources: dict[Ref, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
     """Of data: by which call, or in which variable of the script, it (or each of its parts, one after the other) was seen.

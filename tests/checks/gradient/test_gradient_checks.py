@@ -71,6 +71,10 @@ def gradients(
         "noise": 1e-6,
         "opaque": [],
         "hooked": [],
+        "turned": 0,
+        "last_step": 8,
+        "wrong": 1,
+        "parameters": 4,
         "world_size": 1,
         "worst": [{"name": "head.weight", "pattern": "constant factor 768"}],
         **more,
@@ -122,8 +126,14 @@ def test_gradients_changed_on_purpose_are_no_fault() -> None:
     assert isinstance(backward_incorrect(gradients(1.0, beside)), Clear)
     untested = [straight_through, function(0.0, name="Unknown", test="none")]
     assert not isinstance(backward_incorrect(gradients(1.0, untested)), Clear)
-    assert isinstance(backward_incorrect(gradients(0.5, [], hooked=["a.weight"])), NotJudged)
+    assert isinstance(backward_incorrect(gradients(0.5, [], hooked=["a.weight"])), Clear)
     assert isinstance(backward_incorrect(gradients(0.5, [], world_size=2)), NotJudged)
+
+
+def test_a_hook_that_leaves_nothing_of_the_gradient_is_named() -> None:
+    found = backward_incorrect(gradients(1.4, [], hooked=["train.py:31"], turned=3, wrong=4))
+    assert isinstance(found, Finding)
+    assert (found.line, found.status) == ("train.py:31", "likely")
 
 
 def test_noise_of_low_precision_is_no_error() -> None:

@@ -62,6 +62,15 @@ def test_silent_when_the_highest_rate_gains_nothing() -> None:
     assert isinstance(lr_schedule_wrong(record(gone(), highest=3.29)), Clear)
 
 
+def test_most_of_a_run_at_a_rate_of_exactly_zero_is_wrong_whatever_it_gains() -> None:
+    linear = [1e-3 * max(0.0, 1 - k / 60) for k in range(240)]
+    found = lr_schedule_wrong(record(linear, highest=3.29))
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+    at_the_end = [1e-3 * max(0.0, 1 - k / 170) for k in range(240)]
+    assert isinstance(lr_schedule_wrong(record(at_the_end, highest=3.29)), Clear)
+
+
 def test_silent_on_a_cosine_to_zero() -> None:
     cosine = [1e-3 * 0.5 * (1 + math.cos(math.pi * k / 239)) for k in range(240)]
     assert isinstance(lr_schedule_wrong(record(cosine)), Clear)
@@ -133,6 +142,11 @@ def test_a_lambda_that_gives_rates_where_factors_are_meant() -> None:
     found = lr_schedule_wrong(record(course, initial=meant, schedule=stepped(200)))
     assert isinstance(found, Finding)
     assert "square" in found.summary
+    # Warm-up and decay that overlap keep it under the square.
+    lower = [meant**2 * min(1.0, (k + 1) / 60) * (1 - k / 200) for k in range(200)]
+    found = lr_schedule_wrong(record(lower, initial=meant, schedule=stepped(200)))
+    assert isinstance(found, Finding)
+    assert "under the square" in found.summary
     right = [rate / meant for rate in course]
     assert isinstance(lr_schedule_wrong(record(right, initial=meant, schedule=stepped(200))), Clear)
 

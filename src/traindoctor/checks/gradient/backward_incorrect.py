@@ -26,6 +26,8 @@ WRONG = 1e-4
 TIMES_NOISE = 10.0
 # Asked where the gradient is wrong and no Function or operator alone is known to be the reason.
 MODULE = "guilty_module"
+# Of the parameters that a hook changes at all.
+MOSTLY = 0.5
 
 
 @check(
@@ -75,6 +77,11 @@ def backward_incorrect(record: Record) -> Outcome:
     if whole.done and whole.values.get("written_over"):
         return _written_over(whole)
     if whole.done and not _differs(whole.values) and not whole.values["opaque"]:
+        if whole.values["hooked"] and whole.values["last_step"] == 0:
+            return backward_incorrect.not_judged(
+                "gradient hooks of the script's were seen at the first step alone",
+                wants="tape_gradient",
+            )
         largest = whole.values["difference"]
         return backward_incorrect.clear(
             f"the gradient is that of autograd on the same step, to within {largest:.1e}"
@@ -259,7 +266,7 @@ def _rest(record: Record, whole: ExamResult, alone: ExamResult) -> Outcome:
     if values["world_size"] > 1 and not values.get("local"):
         return backward_incorrect.not_judged("the gradients are averages over ranks")
     if values["hooked"]:
-        return backward_incorrect.not_judged("hooks change the parameters' gradients")
+        return _hooked(values)
     functions = alone.values.get("functions", []) if alone.done else []
     meant = [f for f in functions if f.get("surrogate") or f.get("identity")]
     untested = [f["name"] for f in functions if f["test"] == "none" and f not in meant]
@@ -282,6 +289,31 @@ def _rest(record: Record, whole: ExamResult, alone: ExamResult) -> Outcome:
         since_step=0,
         status="likely",
         wants=MODULE,
+        grade="exact",
+    )
+
+
+def _hooked(values: Mapping[str, Any]) -> Outcome:
+    """Hooks clip, scale, mask and reverse gradients on purpose; whatever for, something of the loss's must be left."""
+    turned, wrong, hooks = values["turned"], values["wrong"], values["hooked"]
+    if turned <= MOSTLY * wrong:
+        return backward_incorrect.clear(
+            f"the script's hooks change gradients on purpose ({hooks[0]})"
+        )
+    return backward_incorrect.finding(
+        _against_replay(values),
+        evidence("parameters whose gradient has next to nothing of the loss's", turned, 0),
+        summary=(
+            f"a gradient hook ({hooks[0]}) leaves next to nothing of the loss's gradient for {turned} "
+            f"of {values['parameters']} parameters"
+        ),
+        remedy=(
+            "A hook gets the gradient of its own value and must return one that belongs to it: no sum or "
+            "value kept from another step, layer or batch. Take the hook out to see the difference."
+        ),
+        line=hooks[0] if ":" in hooks[0] else None,
+        since_step=0,
+        status="likely",
         grade="exact",
     )
 

@@ -24,8 +24,12 @@ STUCK = 0.2
 STUCK_STEPS = 50
 # A scheduler stepped less often than this per optimizer step counts epochs, not steps.
 PER_EPOCH = 0.1
+# Steps with a rate of exactly 0 move nothing: no end of a decay has half of a run of them.
+ZERO_SHARE = 0.5
 # The highest rate is the square of the one meant, to this share: factors of 1 have no such peak by accident.
 SQUARED_WITHIN, SQUARED_BELOW = 0.05, 0.5
+# A warm-up and decay that overlap stay under it; no schedule of a rate this small is meant to begin at its square.
+SQUARED_LEAST, SQUARED_SMALL = 0.5, 0.02
 # A rate that grows by a constant factor to ten times what it was built for has gamma above 1.
 RUNAWAY = 10.0
 # Rates that groups were given this far apart were meant to differ; so many changes are a schedule. Nine sound runs with
@@ -201,15 +205,18 @@ def _squared(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) 
     meant = meant_rate(record)
     if meant is None or meant >= SQUARED_BELOW or trace.rising or not schedules:
         return None
-    if abs(trace.peak - meant**2) > SQUARED_WITHIN * meant**2:
+    relative = trace.peak / meant**2
+    least = SQUARED_LEAST if meant <= SQUARED_SMALL else 1 - SQUARED_WITHIN
+    if not least <= relative <= 1 + SQUARED_WITHIN:
         return None
+    square = "the square of" if relative >= 1 - SQUARED_WITHIN else "under the square of"
     return lr_schedule_wrong.finding(
         evidence("highest learning rate of the run", trace.peak, float(meant)),
         evidence(
             "the same, relative to the learning rate it was built with", trace.peak / meant, 1.0
         ),
         summary=(
-            f"The learning rate never exceeds {trace.peak:.3g}, the square of {meant:.3g}: "
+            f"The learning rate never exceeds {trace.peak:.3g}, {square} {meant:.3g}: "
             f"{schedules[0]['class']} multiplies the optimizer's rate by what its function "
             "returns, and that returns a rate instead of a factor"
         ),
@@ -281,6 +288,14 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
         )
     if trial is not None and trial.faithful and trial.has("highest rate"):
         if not trial.wins("highest rate"):
+            zeros = float(np.mean(trace.series.values == 0))
+            if zeros >= ZERO_SHARE:
+                items.append(
+                    evidence("share of the run at a learning rate of exactly 0", zeros, 0.0)
+                )
+                return lr_schedule_wrong.finding(
+                    *items, summary=summary, since_step=since, grade="statistic"
+                )
             return lr_schedule_wrong.clear(
                 "the highest learning rate does not lower the loss any further"
             )
