@@ -173,6 +173,13 @@ def test_classes_in_order_stand_out_and_shuffled_ones_do_not(tmp_path: Path) -> 
     mixed = [events(x, logits, torch.randint(0, 4, (16,))) for _ in range(25)]
     record = run(tmp_path / "mixed", LabelOrder(), mixed)
     assert abs(record["order.label_z"].last) < 4
+    # The same labels asked of two views of the rows are labels once.
+    views = []
+    for _ in range(25):
+        y = torch.randint(0, 4, (16,))
+        views.append(events(x, logits, y) + events(torch.randint(0, 64, (16, 10)), logits, y))
+    record = run(tmp_path / "views", LabelOrder(), views)
+    assert abs(record["order.label_z"].last) < 4
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,33 @@ def test_another_batch_goes_through_the_same_step() -> None:
         replay(tape, batch=(x2,))
 
 
+@pytest.mark.parametrize("cleared", [True, False])
+def test_weights_that_change_between_two_passes(cleared: bool) -> None:
+    """SAM climbs, asks for the gradient there and climbs down: the last pass gives it. Gradients of both are no step."""
+    model, x, y = nn.Linear(D, V), torch.randn(B, D), torch.randint(V, (B,))
+    weight = model.weight
+
+    def first() -> Tensor:
+        return F.cross_entropy(model(x), y)
+
+    def climbed() -> Tensor:
+        with torch.no_grad():
+            weight.add_(0.5 * weight.grad)
+        if cleared:
+            model.zero_grad()
+        return F.cross_entropy(model(x), y)
+
+    tape = tape_step([first, climbed], model)
+    if cleared:
+        assert tape.gaps == []
+        assert len(tape.roots) == 1
+        assert distance_from_step(tape) == 0.0
+        again = replay(tape, gradients=True).gradients()["weight"]
+        assert torch.equal(again, tape.fresh["weight"])
+    else:
+        assert "changed between" in tape.gaps[0]
+
+
 def test_look_through_reaches_what_detach_hides() -> None:
     model = nn.Sequential(nn.Linear(D, D), nn.Linear(D, 1))
     x = torch.randn(B, D)

@@ -59,9 +59,13 @@ class LabelOrder:
 
 
 def labels_of_rows(samples: list[Sample]) -> Labels:
-    """Of the first loss on each batch: a second one asks the same rows for something else."""
+    """Of the first loss on each batch: a second one asks the same rows for something else, or once more (SAM, two views)."""
     found: dict[object, NDArray[np.int64]] = {}
+    asked: set[int] = set()
     for number, sample in enumerate(samples):
+        if id(sample.target) in asked:
+            continue
+        asked.add(id(sample.target))
         labels = row_labels(sample) if sample.wants_grad else None
         if labels is not None:
             given = tuple(map(id, (*sample.tokens, sample.dense)))

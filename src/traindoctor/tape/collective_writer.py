@@ -22,12 +22,9 @@ from traindoctor.ground.exchange import GROUPING, MEETING, RECEIVING, Request, b
 from traindoctor.ground.names import is_trainable_leaf
 from traindoctor.ground.quiet import quiet
 from traindoctor.ground.torch_private import DisableTorchFunction
-from traindoctor.tape.draft import Draft
-from traindoctor.tape.op_writer import OpWriter
 from traindoctor.tape.ops import FunctionCall, Op, Ref
 from traindoctor.tape.own_share import own_share, reduction
-from traindoctor.tape.running_functions import RunningFunctions
-from traindoctor.tape.tensors import TensorTable
+from traindoctor.tape.page import Page
 
 FRAMES_OF_OURS = 3
 # What they bring comes from other ranks alone or with the script's own data: a batch, not a result of the step.
@@ -58,10 +55,7 @@ class Heard:
 class Recording(Protocol):
     """What is asked of the recorder that listens."""
 
-    draft: Draft
-    tensors: TensorTable
-    functions: RunningFunctions
-    writer: OpWriter
+    page: Page
     seconds: float
     done: bool
 
@@ -79,9 +73,8 @@ class CollectiveWriter:
 
     def __init__(self, recorder: Recording) -> None:
         self.recorder = recorder
-        self.draft = recorder.draft
-        self.tensors = recorder.tensors
-        self.functions = recorder.functions
+        self.draft, self.tensors = recorder.page.draft, recorder.page.tensors
+        self.functions = recorder.page.functions
         self.thread = threading.get_ident()
         self._waiting: dict[int, tuple[Any, list[Heard]]] = {}
         """Work by identity: what it will have done once the script has waited for it."""
@@ -189,7 +182,7 @@ class CollectiveWriter:
                 self._write(heard, collective)
                 return
         for parameter in heard.update:
-            self.recorder.writer.updated(parameter)
+            self.recorder.page.writer.updated(parameter)
         for target in request.targets:
             self.tensors.received(target, as_data=request.name in BRINGING)
 

@@ -45,6 +45,8 @@ class Draft:
     """The compiled code drew other random numbers: the tape is the step as it runs uncompiled."""
     hooked_values: list[str] = field(default_factory=list)
     """Lines of the script that hang a gradient hook on a value of the step that is no parameter."""
+    changed: str | None = None
+    """A parameter that was changed after a backward pass and before the optimizer's step."""
     complete: bool = False
     """The step's gradients are there: parameters that change now are being updated."""
 
@@ -84,3 +86,8 @@ class Draft:
                 "MiB of copies"
             )
         return tensor.clone(memory_format=torch.preserve_format)
+
+
+def changed_between(name: str | None) -> str:
+    """The gap of a step whose passes ran at different weights and whose gradients were added up."""
+    return f"{name} was changed between the step's backward passes"

@@ -13,9 +13,10 @@ from traindoctor.ground.modes import random_states
 from traindoctor.ground.names import is_trainable_leaf, local
 from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.tape.conventions import ESCAPES, SHAPE_ONLY, draws, selected_by, written_to
-from traindoctor.tape.draft import Draft
+from traindoctor.tape.draft import Draft, changed_between
 from traindoctor.tape.ops import DATA, PARAMETER, Escape, FunctionCall, Op
 from traindoctor.tape.running_functions import RunningFunctions
+from traindoctor.tape.step_gradients import world_size
 from traindoctor.tape.tensors import TensorTable, version
 
 # before() and __torch_function__ stand between the caller's frame and frames.here().
@@ -137,8 +138,11 @@ class OpWriter:
         for name, leaf in self.draft.leaves.items():
             tensor = self.tensors.leaf_tensors[name]()
             if leaf.ref == storage.leaf and tensor is not None:
+                if self.draft.roots and world_size() == 1:
+                    self.draft.changed = name
+                    return
                 if self.draft.roots:
-                    self.draft.gap(f"{name} was changed between the step's backward passes")
+                    self.draft.gap(changed_between(name))
                 leaf.value.copy_(local(tensor).detach())
 
     def _escaped(self, name: str, call: Call) -> None:

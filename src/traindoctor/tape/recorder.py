@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,14 +45,14 @@ from traindoctor.ground.torch_private import (
 from traindoctor.ground.unseen import handed_on
 from traindoctor.tape.collective_writer import CollectiveWriter
 from traindoctor.tape.conventions import IGNORED, written_to
-from traindoctor.tape.draft import MAX_BYTES, Draft
+from traindoctor.tape.draft import MAX_BYTES, Draft, changed_between
 from traindoctor.tape.draws import Draws
 from traindoctor.tape.execute import replay
-from traindoctor.tape.op_writer import OpWriter
 from traindoctor.tape.operators import SLOPES
 from traindoctor.tape.ops import PARAMETER, Read, Root, op_name
+from traindoctor.tape.page import Page
 from traindoctor.tape.running_functions import RunningFunctions
-from traindoctor.tape.step_gradients import StepGradients, world_size
+from traindoctor.tape.step_gradients import world_size
 from traindoctor.tape.tape import StepTape
 from traindoctor.tape.tensors import TensorTable
 
@@ -73,12 +74,11 @@ class StepRecorder:
     def __init__(
         self, step: int, names: Names, *, max_bytes: int = MAX_BYTES, draws: Draws | None = None
     ) -> None:
-        self.draft = Draft(step, names, max_bytes)
+        self._blank = partial(Page, step, names, max_bytes)
+        self.page = self._blank()
+        self._earlier: Page | None = None
+        """What was written before the script changed weights between two backward passes (SAM)."""
         self.draws = draws or Draws()
-        self.functions = RunningFunctions(names)
-        self.tensors = TensorTable(self.draft, self.functions)
-        self.gradients = StepGradients(self.draft, self.tensors)
-        self.writer = OpWriter(self.draft, self.tensors, self.functions)
         self.collectives: CollectiveWriter | None = None
         """With several ranks, from `start` to `close`."""
         self.failure: str | None = None
@@ -93,6 +93,21 @@ class StepRecorder:
         self._in_step = False
         self._transformed = False
         """Something was computed under torch.func (vmap, grad): masks mostly, sometimes the loss."""
+
+    @property
+    def draft(self) -> Draft:
+        """What is written down so far."""
+        return self.page.draft
+
+    @property
+    def functions(self) -> RunningFunctions:
+        """The autograd.Functions that run."""
+        return self.page.functions
+
+    @property
+    def tensors(self) -> TensorTable:
+        """The tensors that were met."""
+        return self.page.tensors
 
     # -- the life of a recording ------------------------------------------------------------------
 
@@ -126,7 +141,7 @@ class StepRecorder:
                 self.close()  # the next step, or an evaluation
         elif isinstance(event, BackwardBegin):
             if event.inputs is None:  # torch.autograd.grad adds nothing to what lies in .grad
-                self.gradients.backward_begins()
+                self.page.gradients.backward_begins()
             for number, root in enumerate(event.roots):
                 given = event.gradients
                 self._root(root, event.scale, given[number] if given else None)
@@ -135,9 +150,9 @@ class StepRecorder:
             self._paused = max(0, self._paused - 1)
             self.draft.segment += 1
             if event.results is None:
-                self.gradients.backward_ended()
+                self.page.gradients.backward_ended()
             else:
-                self.gradients.add_results(event.inputs, event.results)
+                self.page.gradients.add_results(event.inputs, event.results)
 
     def finish(self) -> StepTape:
         """The tape of the step. Call it when the step's gradients are complete and nothing is updated yet."""
@@ -156,9 +171,9 @@ class StepRecorder:
     def close(self) -> None:
         """Stops listening. May be called at any time, more than once."""
         self.done = True
-        self.functions.clear()
-        self.tensors.clear()
-        self.gradients.close()
+        for page in (self.page, self._earlier):
+            if page is not None:
+                page.clear()
         if self.collectives is not None:
             self.collectives.clear()
             self.collectives = None
@@ -267,7 +282,7 @@ class StepRecorder:
                 if self._tape is not None and self._next_step_begins(name, args, kwargs):
                     self.close()
                 else:
-                    call = self.writer.before(name, args, kwargs)
+                    call = self.page.writer.before(name, args, kwargs)
                 state = self.draws.before(name, args, kwargs)
         except Exception as error:
             self.fail(error)
@@ -280,7 +295,9 @@ class StepRecorder:
             try:
                 with DisableTorchFunction():
                     if call is not None:
-                        self.writer.after(call, name, func, result)
+                        self.page.writer.after(call, name, func, result)
+                        if self.draft.changed is not None:
+                            self._begin_anew()
                     # What is drawn after the step is drawn for the next one.
                     step = self.draft.step + (self._tape is not None)
                     self.draws.after(state, step, args, kwargs, result)
@@ -288,6 +305,22 @@ class StepRecorder:
                 self.fail(error)
             self.seconds += time.perf_counter() - began
         return result
+
+    def _begin_anew(self) -> None:
+        """A backward pass at other weights may follow (SAM): the last one gives the step's gradient."""
+        if self._earlier is not None:
+            self._earlier.clear()
+        self._earlier, self.page = self.page, self._blank()
+
+    def _last_pass(self) -> Draft:
+        """Weights that no pass follows were changed for the next step, or changed back."""
+        earlier = self._earlier
+        if earlier is not None and not self.draft.roots:
+            self.page.clear()
+            self.page, self._earlier = earlier, None
+        elif earlier is not None and self.page.gradients.began_dirty:
+            self.draft.gap(changed_between(earlier.draft.changed))
+        return self.draft
 
     def _next_step_begins(self, name: str, args: Any, kwargs: Any) -> bool:
         """After the step a parameter is used with gradients on: scripts without modules give no other sign.
@@ -334,7 +367,7 @@ class StepRecorder:
             self.draft.reads.append(read)
 
     def _build(self) -> StepTape:
-        draft = self.draft
+        draft = self._last_pass()
         if self._transformed and any(root.ref is None for root in draft.roots):
             raise ReplayError("the loss is computed under torch.func, which cannot be repeated")
         draft.complete = True
@@ -348,17 +381,17 @@ class StepRecorder:
             constants=draft.constants,
             data=draft.data,
             roots=draft.roots,
-            given=self.gradients.given,
-            fresh=self.gradients.fresh,
+            given=self.page.gradients.given,
+            fresh=self.page.gradients.fresh,
             reads=draft.reads,
             gaps=draft.gaps,
             escapes=draft.escapes,
             bytes=draft.bytes,
-            added=self.gradients.added,
+            added=self.page.gradients.added,
             world_size=world_size(),
-            arrived=self.gradients.arrived,
-            units=self.gradients.units,
-            swapped=self.gradients.swapped,
+            arrived=self.page.gradients.arrived,
+            units=self.page.gradients.units,
+            swapped=self.page.gradients.swapped,
             compiled=draft.compiled,
             hooked_values=draft.hooked_values,
         )

@@ -73,8 +73,10 @@ class TapeRunner:
             value = parameters.get(name, leaf.value).detach()
             if self.dtype is not None:
                 value = cast(value, self.dtype)
-            if self.gradients:
-                value = value.detach().requires_grad_()
+            # Also where no gradient is asked for: torch multiplies by a weight that wants one in another order.
+            value = value.detach().requires_grad_(
+                leaf.value.is_floating_point() or leaf.value.is_complex()
+            )
             self.leaves[name] = value
             self.env[leaf.ref] = value
 

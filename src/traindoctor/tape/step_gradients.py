@@ -115,6 +115,11 @@ class StepGradients:
             self.given[name] = self.draft.copy(gradient) if old is None else old.add_(gradient)
 
     @property
+    def began_dirty(self) -> bool:
+        """Gradients of something else lay in .grad before the first backward pass."""
+        return any(old is not None and bool(old.any()) for old in (self._before or {}).values())
+
+    @property
     def fresh(self) -> dict[str, Tensor | None]:
         """What this step's backward passes computed: on one rank, what they added to .grad."""
         return dict.fromkeys(self.given) | self._own if self._own else self.added
