@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from hand_written import C, D, Loss, N
 from patients import patient_of
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from single_step import tape_step
 from traindoctor.capture.watch import Watch
@@ -1112,7 +1113,7 @@ def test_why_no_step_could_be_replayed_is_told() -> None:
         )
 
 
-@pytest.mark.parametrize("how", ["detach", "no_grad"])
+@pytest.mark.parametrize("how", ["detach", "no_grad", "checkpoint"])
 @pytest.mark.parametrize("role", ["teacher", "never trained", "encoder"])
 def test_what_an_earlier_stage_has_trained_may_teach(role: str, how: str) -> None:
     """Its parameters lie in the optimizer still. An encoder whose result the next layer works on was cut by mistake."""
@@ -1122,6 +1123,8 @@ def test_what_an_earlier_stage_has_trained_may_teach(role: str, how: str) -> Non
     both, x, y = nn.ModuleList([first, second]), torch.randn(8, 6), torch.randint(6, (8,))
 
     def cut() -> Tensor:
+        if how == "checkpoint":  # reentrant, of an input that wants no gradient
+            return checkpoint(first, x, use_reentrant=True)
         with torch.set_grad_enabled(how != "no_grad"):
             made = first(x)
         return made.detach() if how == "detach" else made

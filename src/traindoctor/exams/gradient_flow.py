@@ -74,6 +74,7 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
     return {
         **passed,
         "step": tape.step,
+        "begun": begun,
         "trainable": len(on_tape),
         "silent": len(silent),
         "blocked": len(moving),
@@ -295,4 +296,6 @@ def stops(op: Op) -> str | None:
         return op.kind
     if op.function is None and not op.grad_enabled:
         return "no_grad"
+    if op.function is not None and not op.function.differentiable:
+        return op.function.name  # as a reentrant checkpoint whose input wants no gradient
     return None

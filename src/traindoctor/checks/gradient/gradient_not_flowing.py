@@ -78,7 +78,7 @@ def gradient_not_flowing(record: Record) -> Outcome:
         remedy=remove(cut["kind"], cut["line"]) if cut else None,
         where=values["names"][0],
         line=line,
-        since_step=0,
+        since_step=int(values.get("begun", 0)),
         status=None if grave else "possible",
         grade="exact",
     )
