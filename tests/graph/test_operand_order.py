@@ -43,6 +43,22 @@ def test_scores_less_their_logsumexp_are_scores(less: Callable[[Tensor, Tensor],
     assert tape.producer[site.logits].kind == "linear"
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_softmax_in_the_memory_of_a_copy_gives_probabilities(beside: bool) -> None:
+    """Also where the scores are normalised once more for another term (distillation)."""
+    targets = torch.randint(V, (N,))
+
+    def loss(scores: Tensor) -> Tensor:
+        other = (scores / 2).log_softmax(-1).mean() if beside else 0.0
+        p = scores.detach().clone()  # as in the forward pass of a Function
+        p -= p.max(1, keepdim=True).values
+        p.exp_()
+        p /= p.sum(1, keepdim=True)
+        return other + scores.sum() - p[torch.arange(N), targets].log().mean()
+
+    assert [site.kind for site in loss_sites(taped(loss))] == ["probability_gather"]
+
+
 def test_a_power_of_two_is_no_square() -> None:
     target = torch.randn(N, V)
     squares = taped(lambda scores: ((scores - target) ** 2).mean())

@@ -38,7 +38,7 @@ EVERY = 100
 PART = "tape"
 # After the first minute a step that would pass in silence is heard for a snapshot only so often.
 SNAPSHOT_LATER = 8 * SNAPSHOT_EVERY
-# Tapes that are tried for a stage that was never taped.
+# Tapes that are tried for a stage that was never taped, and after tapes that began too late.
 MOST_TRIES = 3
 
 # What putting a tape together may take while the script waits: it is a walk over some thousand functions.
@@ -90,6 +90,8 @@ class Taping:
         """Models asked without gradient in training mode -> the step of their last pass, and the passes in that step."""
         self._given_up = False
         """A tape took too long to be put together: no other is begun in this run."""
+        self._tries_left = MOST_TRIES
+        """Tapes that are begun again where a step's loss was computed before its tape began."""
         self._once_more = -1
         """Whether the model beside stays as it is shows on a second tape: the step of that one."""
         governor.add(PART, EVERY)
@@ -220,6 +222,9 @@ class Taping:
             tape.stage = stage = self._stages.taped(tape, stage, optimizer)
             self.patient.add_tape(tape)
             tape.sources = sources_of(tape, StepLog(step, data=self._given))
+            if any(root.ref is None for root in tape.roots) and self._tries_left:
+                # The end of the step before was known too late: by its first backward pass.
+                self._tries_left, self._asked = self._tries_left - 1, True
             if tape.begins_late:
                 # Where an earlier begin does not help, state is carried on from step to step.
                 self._early = self._early is None

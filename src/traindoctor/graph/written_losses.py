@@ -110,13 +110,20 @@ def _normalised(tape: StepTape, source: Ref, pick: Op) -> tuple[str, Ref] | None
     for later in tape.ops:
         if any(tape.geometry[ref.index].storage in reached for ref in later.inputs):
             if later.kind in NORMALISING:
-                in_place = {tape.geometry[ref.index].storage for ref in later.writes} & start
-                if in_place and later.number < pick.number:
-                    return "probability", source  # the scores were written over before the pick
-                return "logsumexp", source
+                return "probability" if _exponentials(tape, source, pick) else "logsumexp", source
             if later.kind in TO_SOFTMAX and not later.reflected:
                 reached |= {tape.geometry[r.index].storage for r in later.outputs if r is not None}
     return None
+
+
+def _exponentials(tape: StepTape, source: Ref, pick: Op) -> bool:
+    """The scores, or a copy of them, were written over before the pick: by their exponentials, or by a softmax."""
+    storage = tape.geometry[source.index].storage
+    return any(
+        op.number < pick.number and op.kind in NORMALISING
+        for op in tape.ops
+        if any(tape.geometry[ref.index].storage == storage for ref in op.writes)
+    )
 
 
 def _maker(tape: StepTape, ref: Ref) -> Op | None:
