@@ -254,6 +254,52 @@ def test_a_hook_on_a_value_is_seen_and_what_it_leaves(model, data, hook: str) ->
     assert (values["turned"] > 0) is (hook == "of another step")
 
 
+@pytest.mark.parametrize(
+    "way", ["view", "permuted and flattened", "exchanged", "time first", "conv"]
+)
+@pytest.mark.parametrize("head", ["linear", "product", "einsum"])
+def test_scores_of_several_places_beside_one_target(way: str, head: str) -> None:
+    """(B, T, C) viewed as (B, C, T) where its axes must be exchanged."""
+    torch.manual_seed(0)
+    rows, places, classes = 3, 4, 5
+    layer = nn.Conv1d(D, classes, 1) if way == "conv" else nn.Linear(D, classes)
+    x, y = torch.randn(rows, places, D), torch.randint(classes, (rows, places))
+
+    def loss() -> Tensor:
+        if way == "conv":
+            return F.cross_entropy(layer(x.transpose(1, 2)), y)
+        weight, bias = layer.weight, layer.bias
+        if head == "einsum":
+            scores = torch.einsum("btd,cd->btc", x, weight) + bias
+        else:
+            scores = layer(x) if head == "linear" else x @ weight.T + bias
+        if way == "view":
+            return F.cross_entropy(scores.view(rows, classes, places), y)
+        if way == "permuted and flattened":
+            return F.cross_entropy(scores.permute(0, 2, 1).reshape(-1, classes), y.flatten())
+        if way == "time first":
+            flat = scores.transpose(0, 1).reshape(-1, classes)
+            return F.cross_entropy(flat, y.t().reshape(-1))
+        return F.cross_entropy(scores.transpose(1, 2), y)
+
+    patient = patient_of(layer, loss)
+    values = perform(loss_input, patient)
+    sick = way in ("view", "permuted and flattened")
+    assert (values["sites"][0]["mixed"] > 0) is sick
+    found = targets_misaligned(make_record(exams=[loss_input(patient), shift(patient)]))
+    assert isinstance(found, Finding) is sick
+
+
+def test_scores_of_all_against_all_are_turned_on_purpose() -> None:
+    """Texts by images and images by texts: no layer gives each place one score per class."""
+    layer, x, z = nn.Linear(D, D), torch.randn(N, D), torch.randn(N, D)
+    found = perform(
+        loss_input,
+        patient_of(layer, lambda: F.cross_entropy((layer(x) @ z.T).t(), torch.arange(N))),
+    )
+    assert found["sites"][0]["mixed"] is None
+
+
 def test_old_gradients_show_as_leftover(model, data) -> None:
     x, y = data
     patient = Patient(names=Names(model), model=model)

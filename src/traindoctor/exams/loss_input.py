@@ -12,9 +12,10 @@ from torch import Tensor
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import value_of, walk_back
+from traindoctor.graph.score_rows import mixed_rows
 from traindoctor.graph.sites import LossSite
 from traindoctor.tape.execute import evaluate, replay
-from traindoctor.tape.operators import LOG_NORMALISING
+from traindoctor.tape.operators import CLASS_LOSSES, LOG_NORMALISING
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
@@ -153,6 +154,7 @@ def describe(tape: StepTape, site: LossSite) -> dict[str, Any]:
         and len(finite) > 8
         and bool(((finite >= 0) & (finite <= 1)).all()),
         "made_by": maker(tape, site),
+        "mixed": mixed_rows(tape, site) if site.kind in CLASS_LOSSES else None,
         "lowest": float(values.min()) if values.numel() else None,
         "highest": float(values.max()) if values.numel() else None,
     }

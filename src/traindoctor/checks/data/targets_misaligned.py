@@ -26,6 +26,41 @@ NOT_SHIFTED = "Give inputs `ids[:, :-1]` and targets `ids[:, 1:]`."
 TOLD, STRANGE = 3, 2
 
 
+def settled_elsewhere(record: Record) -> Outcome | None:
+    """What needs no shift of a text: scores of several places beside one target, examples with the targets of others."""
+    return of_several_places(record) or of_another_example(record)
+
+
+def of_several_places(record: Record) -> Outcome | None:
+    """The scores were brought into the loss's shape by a view where axes had to be exchanged."""
+    result = done_exam(record, "loss_input")
+    sites = result.values["sites"] if result is not None else ()
+    mixed = [site for site in sites if site.get("mixed")]
+    if result is None or not mixed:
+        return None
+    worst = max(mixed, key=lambda site: int(site["mixed"]))
+    return targets_misaligned.finding(
+        evidence(
+            "targets that are compared with scores from several places of the last layer",
+            worst["mixed"],
+            0,
+            step=result.step,
+        ),
+        evidence("targets", worst["rows"]),
+        summary=(
+            "The scores beside a target come from several places: they were reshaped where two axes "
+            "had to be exchanged, so places and classes are mixed up"
+        ),
+        remedy=(
+            "Exchange axes with `transpose` or `permute`; `view` and `reshape` only cut the same row of "
+            "numbers at other places."
+        ),
+        line=worst["line"],
+        since_step=0,
+        grade="exact",
+    )
+
+
 def of_another_example(record: Record) -> Outcome | None:
     """Where no shift of a text settles it: the examples of a batch, whatever they are, and their targets."""
     shift = record.exam("shift")
@@ -78,7 +113,7 @@ def settled(shift: Mapping[str, Any]) -> bool:
     slug="targets-misaligned",
     title="Targets are not the next tokens",
     wants=["shift"],
-    at_once=of_another_example,
+    at_once=settled_elsewhere,
     law=laws.UNSEEN,
     undecided="only part of the targets could be found in the input",
     explains=(
@@ -100,7 +135,8 @@ def targets_misaligned(record: Record) -> Outcome:
     one that stands beside the target of place t must move when token t changes. Where a soft prompt or an image stands
     before the text, that tells where the scores of the text begin. Numbers must be compared with their own targets: shapes
     that broadcast compare all with all. Where nothing is shifted, inputs and targets of single examples are exchanged:
-    the predictions that move must be those whose loss asks for that target.
+    the predictions that move must be those whose loss asks for that target. The scores of one target must all come from one
+    place of the layer that made them.
     ## Why it matters
     With shift 0 the answer stands in the input and the model learns to copy; with +2 it learns to skip a token;
     with -1 to repeat the past. The loss looks fine and the generated text is garbage.
