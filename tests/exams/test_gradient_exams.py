@@ -300,6 +300,37 @@ def test_scores_of_all_against_all_are_turned_on_purpose() -> None:
     assert found["sites"][0]["mixed"] is None
 
 
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize(
+    ("weigh", "cancels"),
+    [
+        (lambda p: p / p.sum(-1, keepdim=True), True),
+        (lambda p: p * p.sum(-1, keepdim=True).reciprocal(), True),
+        (lambda p: F.normalize(p, p=1, dim=-1), True),
+        (lambda p: 1.0 + p - p * (p / p), True),
+        (lambda p: p, False),
+        (lambda p: p / p.detach(), False),
+    ],
+)
+def test_a_router_whose_only_weight_is_divided_by_itself(
+    weigh: Callable[[Tensor], Tensor], cancels: bool, balanced: bool
+) -> None:
+    """Top-1 routing: the balance of the experts may give it a gradient of its own."""
+    torch.manual_seed(0)
+    router, experts = nn.Linear(D, 4, bias=False), nn.Parameter(torch.randn(4, D, C))
+    model = nn.ParameterDict({"router": router.weight, "experts": experts})
+    x, y = torch.randn(N, D), torch.randint(C, (N,))
+
+    def loss() -> Tensor:
+        best, index = F.linear(x, model["router"]).softmax(-1).topk(1)
+        scores = torch.einsum("nd,ndc->nc", x, model["experts"][index[:, 0]]) * weigh(best)
+        balance = 0.01 * best.mean() if balanced else 0.0
+        return F.cross_entropy(scores, y) + balance
+
+    values = perform(gradient_flow, patient_of(model, loss))
+    assert values["cancelled"] == (["router"] if cancels else [])
+
+
 def test_old_gradients_show_as_leftover(model, data) -> None:
     x, y = data
     patient = Patient(names=Names(model), model=model)

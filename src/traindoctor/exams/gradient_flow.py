@@ -12,6 +12,7 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import TooEarly, exam, no_tape
 from traindoctor.experiment.at_rest import no_gradient, trained
+from traindoctor.graph.cancelled import cancelled
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import PASSING_ON, STOPPING_GRADIENTS
@@ -86,6 +87,7 @@ def gradient_flow(patient: Patient) -> Mapping[str, Any]:
         "in_optimizer": bool(meant),
         "missing": missing(patient, tape),
         "only_together": only_together,
+        "cancelled": [] if silent or tape.gaps else cancelled(tape)[:MAX_NAMES],
     }
 
 

@@ -14,9 +14,10 @@ from traindoctor.exams.base import NotPossible, exam
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.squares import BY_HAND
 from traindoctor.graph.structure import Structure
+from traindoctor.graph.terms import scalar, terms_of
 from traindoctor.tape.execute import evaluate, replay
 from traindoctor.tape.faithful import distance_from_step
-from traindoctor.tape.operators import OF_THE_SPREAD, SUMS, WEIGHTING_TERMS
+from traindoctor.tape.operators import OF_THE_SPREAD
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Read, Ref
 
 if TYPE_CHECKING:
@@ -171,25 +172,6 @@ def unheard_term(tape: StepTape, given: Mapping[str, Tensor]) -> dict[str, Any] 
                 share = math.sqrt(lost / (lost + kept))
                 return {"value": float(value.detach()), "line": op.nearest_line, "share": share}
     return None
-
-
-def terms_of(tape: StepTape, root: Ref) -> list[Ref]:
-    """What is added up to the root, each with a factor that is no tensor; each once, however often it is added."""
-    found, queue = [], [root]
-    for ref in queue:
-        op = tape.producer.get(ref)
-        if op is not None and op.grad_enabled and scalar(tape, ref):
-            tensors = [r for r in op.inputs if scalar(tape, r)]
-            weighted = op.kind in WEIGHTING_TERMS and not op.reflected and len(op.inputs) == 1
-            if op.kind in SUMS or weighted:
-                queue += [ref for ref in tensors if ref not in queue]
-                continue
-        found.append(ref)
-    return found
-
-
-def scalar(tape: StepTape, ref: Ref) -> bool:
-    return math.prod(tape.geometry[ref.index].size) == 1
 
 
 def off_the_way(tape: StepTape) -> set[Op]:

@@ -27,7 +27,8 @@ def gradient_not_flowing(record: Record) -> Outcome:
     """
     ## What it does
     Lists trainable parameters (that an optimizer holds) without gradient on every step that was recorded, and asks whether the
-    loss moves with them: by a replay that looks through `detach` and `no_grad`, and by changing their values.
+    loss moves with them: by a replay that looks through `detach` and `no_grad`, and by changing their values. A matrix
+    whose gradient vanishes with the rounding when it is computed in float64 gets none either.
     ## Why it matters
     These parameters stay as they were initialised; the rest of the model learns on top of random features.
     ## How to fix
@@ -49,6 +50,8 @@ def gradient_not_flowing(record: Record) -> Outcome:
         return _only_together(result)
     if not blocked and values["silent"] == values["trainable"]:
         return gradient_not_flowing.not_judged("no parameter affects the loss at this step")
+    if not blocked and values.get("cancelled"):
+        return _cancelled(result)
     if not blocked:
         return gradient_not_flowing.clear(
             f"{trainable - values['silent']} of {trainable} parameters get a gradient"
@@ -98,6 +101,31 @@ def _only_together(result: ExamResult) -> Finding:
         remedy="Start one factor of each pair at random values and only the other one at zero.",
         where=result.values["names"][0],
         since_step=0,
+        grade="exact",
+    )
+
+
+def _cancelled(result: ExamResult) -> Finding:
+    """The loss does not move with them, whatever they are: only rounding comes back."""
+    names = result.values["cancelled"]
+    return gradient_not_flowing.finding(
+        evidence(
+            "matrices whose gradient from the main term is rounding alone",
+            len(names),
+            0,
+            step=result.step,
+        ),
+        summary=(
+            f"{len(names)} matrices ({names[0]}, ...) get rounding for a gradient: what is made of them cancels "
+            "before it reaches the loss"
+        ),
+        remedy=(
+            "Look for a value that is divided by itself, or subtracted from itself: weights of a single expert that are "
+            "renormalised to 1, a softmax or a norm over one element."
+        ),
+        where=names[0],
+        since_step=0,
+        status="likely",
         grade="exact",
     )
 
