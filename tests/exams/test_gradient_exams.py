@@ -1190,6 +1190,7 @@ def test_why_no_step_could_be_replayed_is_told() -> None:
         )
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("how", ["detach", "no_grad", "checkpoint"])
 @pytest.mark.parametrize("role", ["teacher", "never trained", "encoder"])
 def test_what_an_earlier_stage_has_trained_may_teach(role: str, how: str) -> None:
