@@ -49,6 +49,15 @@ def test_silent_on_next_tokens_and_on_heads_that_look_further_ahead() -> None:
     assert isinstance(judge(pair(shift=2), pair(shift=1)), Clear)
 
 
+def test_one_of_several_heads_that_asks_for_what_another_is_asked_for() -> None:
+    found = judge(*(pair(shift=shift) for shift in (1, 1, 2, 3)))
+    assert isinstance(found, Finding)
+    assert (found.status, "2 of them +1" in found.summary) == ("likely", True)
+    # Micro-batches repeat all of them; layers that are supervised on the way ask for one distance.
+    for shifts in ((1, 2, 3, 1, 2, 3), (1, 1, 1), (1, 3, 3)):
+        assert isinstance(judge(*(pair(shift=shift) for shift in shifts)), Clear)
+
+
 def test_silent_on_masked_models_copies_and_contrastive_losses() -> None:
     assert isinstance(judge(pair()), Clear)
     assert isinstance(judge(pair(places="permuted")), Clear)

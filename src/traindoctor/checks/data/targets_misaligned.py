@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -160,6 +161,7 @@ def targets_misaligned(record: Record) -> Outcome:
     if any(p["shift"] == 1 for p in pairs):
         return (
             handed_over(record)
+            or asked_twice(pairs, result.step)
             or late_scores(record)
             or targets_misaligned.clear("the targets are the next tokens at every position")
         )
@@ -215,6 +217,30 @@ def crossed_layout(record: Record) -> Outcome | None:
         line=pair["line"],
         since_step=0,
         grade="exact",
+    )
+
+
+def asked_twice(pairs: list[dict[str, Any]], step: int) -> Outcome | None:
+    """Heads that look one, two, three tokens ahead, and one more that looks as far as another: it is one short."""
+    asked = Counter(p["shift"] for p in pairs)
+    ahead = sorted(shift for shift in asked if shift is not None)
+    # Micro-batches repeat all of them.
+    if ahead != list(range(1, len(ahead) + 1)) or len(ahead) < 2 or len(set(asked.values())) == 1:
+        return None
+    twice = max(ahead, key=lambda shift: asked[shift])
+    return targets_misaligned.finding(
+        evidence("losses of the step that ask for the same distance", asked[twice], 1, step=step),
+        evidence("distances that are asked for", ", ".join(f"+{shift}" for shift in ahead)),
+        grade="statistic",
+        summary=(
+            f"The heads of the step look {', '.join(f'+{shift}' for shift in ahead)} tokens ahead, and "
+            f"{asked[twice]} of them +{twice}: each head must ask for a token of its own"
+        ),
+        remedy=(
+            "The head with number k behind the model's own predicts token t + 1 + k: shift its targets by one more."
+        ),
+        line=pairs[0]["line"],
+        since_step=0,
     )
 
 
