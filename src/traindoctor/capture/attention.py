@@ -26,7 +26,7 @@ REMEMBERED = 15
 # What is heard as the pulse. half_moves follows weights from step to step and ends by itself.
 PULSE = frozenset({"loss", "timing", "rates", "clipping", "gradient_norm", "scaler", "half_moves"})
 # Evaluations are rare and each one counts: a pass without gradient wakes these for its step.
-ROUSED = frozenset({"targets", "modes", "eval_dropout"})
+ROUSED = frozenset({"targets", "modes", "eval_dropout", "running_statistics"})
 
 
 class Attention:

@@ -23,6 +23,7 @@ PROBES: tuple[str, ...] = (
     "graphs:Graphs",
     "modes:Modes",
     "eval_dropout:EvalDropout",
+    "running_statistics:RunningStatistics",
     "scaler:Scaler",
     "layers:Layers",
     "logits:Logits",

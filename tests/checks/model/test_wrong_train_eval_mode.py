@@ -1,10 +1,54 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
 
 from traindoctor.checks.base import Clear, Finding, NotJudged, Outcome
 from traindoctor.checks.model.wrong_train_eval_mode import wrong_train_eval_mode
 from traindoctor.record import Series, make_record
+from warm_python import warm_run
+
+AVERAGED = """
+import copy
+import sys
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(
+    nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(256, 4),
+)
+average = copy.deepcopy(model).eval()
+optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+
+def batch(rows=32):
+    y = torch.randint(4, (rows,))
+    x = torch.randn(rows, 1, 8, 8)
+    x[torch.arange(rows), 0, 2 * y, :] += 2
+    return x, y
+
+for step in range(160):
+    x, y = batch()
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        for slow, fast in zip(average.parameters(), model.parameters()):
+            slow.lerp_(fast, 0.05)
+        if sys.argv[1] == "buffers":
+            for slow, fast in zip(average.buffers(), model.buffers()):
+                slow.copy_(fast)
+        if step % 50 == 49:
+            x, y = batch(64)
+            print(step, F.cross_entropy(average(x), y).item())
+"""
 
 
 def test_fires_when_training_in_evaluation_mode() -> None:
@@ -122,3 +166,56 @@ def test_a_model_beside_in_training_mode_is_asked_about() -> None:
     outcome = taught()
     assert isinstance(outcome, NotJudged)
     assert outcome.wants == "frozen_targets"
+
+
+def averaged(**values: Any) -> Outcome:
+    """A moving average that was looked at after 100 steps, beside a run whose modules are in the right mode."""
+    known = {"model": "ConvNet", "step": 100, "since": 50, "trained_steps": 100, "layers": 3}
+    known |= {"initial": 0, "kept": 0, "kept_since": 100, "where": "features.1"}
+    facts = {"mode.running_statistics": [known | values]}
+    return wrong_train_eval_mode(make_record({"mode.training": [1.0] * 100}, facts=facts))
+
+
+def test_an_average_with_statistics_of_no_batch_is_named() -> None:
+    found = averaged(initial=3)
+    assert isinstance(found, Finding)
+    assert (found.grade, found.status, found.since_step) == ("exact", "confirmed", 50)
+    assert found.where == "features.1"
+    assert "ConvNet" in found.summary
+    assert "update_bn" in found.remedy
+
+
+def test_an_average_with_the_statistics_of_its_copy_is_named() -> None:
+    found = averaged(kept=3, kept_since=50)
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert "step 50" in found.summary
+
+
+def test_statistics_that_follow_or_are_young_are_not_named() -> None:
+    assert isinstance(averaged(), Clear)
+    assert isinstance(averaged(initial=3, trained_steps=5), Clear)
+    assert isinstance(averaged(kept=3, kept_since=90), Clear)
+
+
+def verdict(tmp_path: Path, what: str) -> dict[str, Any]:
+    script, out = tmp_path / "train.py", tmp_path / "verdict.json"
+    script.write_text(AVERAGED)
+    command = ["-m", "traindoctor", "run", "--out", str(tmp_path / "run"), "--after", "0"]
+    done = warm_run([*command, "--json", str(out), "--quiet", str(script), what], folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(out.read_text())
+    return said
+
+
+def test_a_run_that_evaluates_an_average_without_its_buffers(tmp_path: Path) -> None:
+    said = verdict(tmp_path, "parameters")
+    [cause] = said["causes"]
+    assert (said["verdict"], cause["cause"]) == ("sick", "wrong-train-eval-mode")
+    assert (cause["status"], cause["proof"], cause["where"]) == ("confirmed", "law", "1")
+    assert "running statistics of no batch" in cause["summary"]
+
+
+@pytest.mark.slow
+def test_the_same_run_with_the_buffers(tmp_path: Path) -> None:
+    assert verdict(tmp_path, "buffers")["causes"] == []

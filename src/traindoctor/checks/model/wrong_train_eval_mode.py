@@ -25,6 +25,8 @@ RARE = 0.2
 SELDOM = 16
 # So many steps in a row are no evaluation in between.
 IN_A_ROW = 5
+# With the usual momentum (0.1), seven eighths of the running statistics come from the last so many batches.
+BATCHES = 20
 
 
 @check(
@@ -40,22 +42,30 @@ def wrong_train_eval_mode(record: Record) -> Outcome:
     ## What it does
     Looks at the mode of the modules that care (dropout above zero, BatchNorm) at each training and each
     evaluation pass, and at dropout functions that are called in evaluation all the same. Where the loss compares
-    with what another model says, it follows those targets back to the dropout that they went through.
+    with what another model says, it follows those targets back to the dropout that they went through. Of a model that
+    is evaluated beside the trained one, as a moving average of its weights, it compares the running statistics of
+    BatchNorm from evaluation to evaluation: they change with the weights, or they belong to others.
     ## Why it matters
     Training in evaluation mode is training without dropout and with frozen statistics; evaluating in training
     mode makes the held-out loss noisy and too high; a teacher in training mode teaches something else each time.
+    An average of the weights alone normalises with the mean and variance of another network, or of none.
     ## How to fix
-    `model.train()` at the start of each training phase, also after an evaluation; `model.eval()` before it.
+    `model.train()` at the start of each training phase, also after an evaluation; `model.eval()` before it. Copy the
+    buffers of a model with its weights.
     ## When it stays silent
     Models without dropout and BatchNorm; dropout that is off from the first step (of the run, or of a last stage with an
     optimizer of its own) beside a frozen model that is asked at each step, as preference training does it; a last stage
     that begins in evaluation mode without an evaluation before it; parts that are frozen in evaluation mode on purpose;
     passes without gradient at most steps (sampling, pseudo-labels), teachers that follow the student (moving averages) or are
-    asked several times per batch, and frozen features that a trained part works on.
+    asked several times per batch, and frozen features that a trained part works on. Of running statistics: those that
+    are frozen in training too, networks whose weights do not change either, evaluations in the first steps.
     """
     taught = by_a_dropping_teacher(record)
     if isinstance(taught, Finding):
         return taught
+    of_others = with_other_statistics(record)
+    if of_others is not None:
+        return of_others
     training = record.get("mode.training")
     if training is None or len(training) < IN_A_ROW:
         if taught is None and watched(record) and record.num_steps >= ENOUGH_LOOKS:
@@ -134,6 +144,50 @@ def while_evaluating(record: Record, steps: int) -> Finding | None:
                 "self.training else 0.0` for `scaled_dot_product_attention`."
             ),
             grade="statistic",
+        )
+    return None
+
+
+def with_other_statistics(record: Record) -> Finding | None:
+    """A copy of the model that got the weights and not the buffers, when it was last evaluated."""
+    for model in record.fact("mode.running_statistics", ()):
+        name, step = model["model"], model["step"]
+        if model["initial"] and model["trained_steps"] >= BATCHES:
+            seen = evidence(
+                "evaluated layers whose running mean is 0 and running variance 1 throughout",
+                model["initial"],
+                0,
+                step=step,
+            )
+            summary = (
+                f"The evaluated {name} normalises with running statistics of no batch (mean 0, "
+                "variance 1), while its weights come from training"
+            )
+        elif model["kept"] and step - model["kept_since"] >= BATCHES:
+            seen = evidence(
+                "evaluated layers with other weights and bit for bit the same running statistics",
+                model["kept"],
+                0,
+                step=step,
+            )
+            summary = (
+                f"The evaluated {name} normalises with the running statistics that it had at step "
+                f"{model['kept_since']}, while its weights have changed since"
+            )
+        else:
+            continue
+        return wrong_train_eval_mode.finding(
+            seen,
+            evidence("evaluated layers with running statistics", model["layers"]),
+            where=model["where"],
+            since_step=model["since"],
+            summary=summary,
+            remedy=(
+                "Copy the buffers wherever the parameters are averaged (`average_buffer.copy_(buffer)` "
+                "for each pair; PyTorch's `AveragedModel` does so), or call `update_bn(loader, average)` of "
+                "PyTorch's `swa_utils` before each evaluation."
+            ),
+            grade="exact",
         )
     return None
 
