@@ -290,6 +290,26 @@ def test_scores_of_several_places_beside_one_target(way: str, head: str) -> None
     assert isinstance(found, Finding) is sick
 
 
+@pytest.mark.parametrize("way", ["view", "cut elsewhere", "transpose", "time first"])
+def test_frames_of_an_alignment_that_are_viewed_for_exchanged(way: str) -> None:
+    """(B, T, C) log-probabilities, where the loss takes (T, B, C)."""
+    layer, x, y = nn.Linear(D, C), torch.randn(3, 8, D), torch.randint(1, C, (3, 2))
+
+    def loss() -> Tensor:
+        said = layer(x.transpose(0, 1) if way == "time first" else x).log_softmax(-1)
+        ways = {
+            "view": lambda: said.view(8, 3, C),  # whole frames, of other examples
+            "cut elsewhere": lambda: said.transpose(1, 2).reshape(8, 3, C),
+            "transpose": lambda: said.transpose(0, 1),
+            "time first": lambda: said,
+        }
+        frames = ways[way]()
+        return F.ctc_loss(frames, y, torch.full((3,), 8), torch.full((3,), 2))
+
+    found = perform(loss_input, patient_of(layer, loss))["alignments"]
+    assert (found[0]["mixed"] > 0) is (way in ("view", "cut elsewhere"))
+
+
 def test_scores_of_all_against_all_are_turned_on_purpose() -> None:
     """Texts by images and images by texts: no layer gives each place one score per class."""
     layer, x, z = nn.Linear(D, D), torch.randn(N, D), torch.randn(N, D)

@@ -12,7 +12,7 @@ from torch import Tensor
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import value_of, walk_back
-from traindoctor.graph.score_rows import mixed_rows
+from traindoctor.graph.score_rows import mixed_frames, mixed_rows
 from traindoctor.graph.sites import LossSite
 from traindoctor.tape.execute import evaluate, replay
 from traindoctor.tape.operators import CLASS_LOSSES, LOG_NORMALISING
@@ -50,6 +50,7 @@ def loss_input(patient: Patient) -> Mapping[str, Any]:
         "sites": list(sites.values()),
         "softmaxes": softmaxes_of_distributions(patient),
         "crossed": crossed,
+        "alignments": alignments(patient),
     }
 
 
@@ -70,6 +71,21 @@ def normalised_elsewhere(patient: Patient) -> tuple[int, list[dict[str, Any]]]:
             line = op.line or op.nearest_line
             found.append({"op": op.name, "line": line, "axis": over[0], "classes": classes})
     return len(ops), found
+
+
+def alignments(patient: Patient) -> list[dict[str, Any]]:
+    """Losses over alignments, as `sites`: whether the scores of a frame are those of one place."""
+    tape = patient.tape
+    assert tape is not None
+    ops = [op for op in tape.ops if op.kind == "ctc_loss" and op.inputs][:MOST_SOFTMAXES]
+    return [
+        {
+            "line": op.line or op.nearest_line,
+            "rows": math.prod(tape.geometry[op.inputs[0].index].size[:-1]),
+            "mixed": mixed_frames(tape, op.inputs[0]),
+        }
+        for op in ops
+    ]
 
 
 def sums_to_one_over(values: Tensor, axis: int) -> bool:
@@ -138,6 +154,7 @@ def describe(tape: StepTape, site: LossSite) -> dict[str, Any]:
     values = site.rows(evaluate(tape, site.logits).detach().double())
     finite = values[torch.isfinite(values).all(dim=-1)]
     classes = site.num_classes
+    several = site.kind in CLASS_LOSSES and site.class_dim is not None
     return {
         "line": site.line or site.op.nearest_line,
         "kind": site.kind,
@@ -154,7 +171,7 @@ def describe(tape: StepTape, site: LossSite) -> dict[str, Any]:
         and len(finite) > 8
         and bool(((finite >= 0) & (finite <= 1)).all()),
         "made_by": maker(tape, site),
-        "mixed": mixed_rows(tape, site) if site.kind in CLASS_LOSSES else None,
+        "mixed": mixed_rows(tape, site.logits, site.class_dim or 0) if several else None,
         "lowest": float(values.min()) if values.numel() else None,
         "highest": float(values.max()) if values.numel() else None,
     }

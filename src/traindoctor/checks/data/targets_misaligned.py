@@ -35,7 +35,8 @@ def settled_elsewhere(record: Record) -> Outcome | None:
 def of_several_places(record: Record) -> Outcome | None:
     """The scores were brought into the loss's shape by a view where axes had to be exchanged."""
     result = done_exam(record, "loss_input")
-    sites = result.values["sites"] if result is not None else ()
+    values = result.values if result is not None else {"sites": ()}
+    sites = [*values["sites"], *values.get("alignments", ())]
     mixed = [site for site in sites if site.get("mixed")]
     if result is None or not mixed:
         return None
@@ -50,7 +51,7 @@ def of_several_places(record: Record) -> Outcome | None:
         evidence("targets", worst["rows"]),
         summary=(
             "The scores beside a target come from several places: they were reshaped where two axes "
-            "had to be exchanged, so places and classes are mixed up"
+            "had to be exchanged"
         ),
         remedy=(
             "Exchange axes with `transpose` or `permute`; `view` and `reshape` only cut the same row of "
