@@ -157,6 +157,23 @@ class ScalarRead:
 
 
 @dataclass(slots=True)
+class WeightsLoaded:
+    """`module.load_state_dict(given)` has come back: the names that the module missed, and those it did not expect."""
+
+    module: torch.nn.Module
+    given: dict[str, Any]
+    missing: frozenset[str]
+    unexpected: frozenset[str]
+    line: str | None = None
+    """The script's call, where some are missing and others unexpected."""
+
+    @property
+    def amiss(self) -> bool:
+        """Some may be the same under two names."""
+        return bool(self.missing and self.unexpected)
+
+
+@dataclass(slots=True)
 class RunEnded:
     status: int | str
 
@@ -177,5 +194,6 @@ Event = (
     | StepEnd
     | RateScheduled
     | ScalarRead
+    | WeightsLoaded
     | RunEnded
 )

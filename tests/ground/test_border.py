@@ -144,6 +144,8 @@ def program() -> list[Any]:
     torch.manual_seed(0)
     CountingMode.heard = CountingDispatch.heard = 0
     model = Model()
+    wrapped = {f"module.{name}": tensor for name, tensor in Model().state_dict().items()}
+    model.load_state_dict(wrapped, strict=False)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)

@@ -23,8 +23,12 @@ SHARE = 0.5
 LONGEST_SILENCE, LONGEST_LATER, LONGEST = 16, 64, 256
 # Costs are medians over so many steps of each kind: an exam or a busy machine inside one must not count.
 REMEMBERED = 15
-# What is heard as the pulse. half_moves follows weights from step to step and ends by itself.
-PULSE = frozenset({"loss", "timing", "rates", "clipping", "gradient_norm", "scaler", "half_moves"})
+# What is heard as the pulse. half_moves follows weights from step to step and ends by itself; loaded_weights has
+# nothing to do before something is loaded.
+PULSE = frozenset(
+    {"loss", "timing", "rates", "clipping", "gradient_norm", "scaler", "half_moves"}
+    | {"loaded_weights"}
+)
 # Evaluations are rare and each one counts: a pass without gradient wakes these for its step.
 ROUSED = frozenset({"targets", "modes", "eval_dropout", "running_statistics"})
 

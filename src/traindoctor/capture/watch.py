@@ -39,6 +39,7 @@ from traindoctor.events import (
     ScalerUpdated,
     StepBegin,
     StepEnd,
+    WeightsLoaded,
 )
 from traindoctor.experiment.patient import Patient
 from traindoctor.ground.border import TrainsInThreads, border, raised_by_signal
@@ -275,6 +276,8 @@ class Watch:
         count = self.count
         if hub.asleep and isinstance(event, ScalerUpdated):
             return  # a step that was skipped in silence
+        if hub.asleep and isinstance(event, WeightsLoaded) and event.amiss:
+            self._wake(None)  # what has arrived is looked at before the next step changes it
         if isinstance(event, StepBegin):
             if count.has_stepped(event.optimizer):
                 self._close_step()

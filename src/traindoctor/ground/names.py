@@ -141,6 +141,9 @@ class Names:
         found = self._modules.get(id(module))
         return found if found is not None and found[0]() is module else None
 
+    def has(self, tensor: Tensor) -> bool:
+        return self._entry(tensor) is not None
+
     def is_buffer(self, tensor: Tensor) -> bool:
         found = self._entry(tensor)
         return found is not None and found[2] == "buffer"

@@ -31,6 +31,7 @@ PROBES: tuple[str, ...] = (
     "activations:Activations",
     "attention:Attention",
     "environment:Environment",
+    "loaded_weights:LoadedWeights",
     "targets:Targets",
     "target_numbers:TargetNumbers",
     "batches:Batches",

@@ -17,6 +17,7 @@ def install() -> Patches:
         collectives,
         compiled,
         dataloader,
+        loading,
         loss,
         module,
         optimizer,
@@ -27,7 +28,7 @@ def install() -> Patches:
     patches = Patches()
     for tap in (
         *(autograd, clip, collectives, compiled, dataloader),
-        *(loss, module, optimizer, precision, reads),
+        *(loading, loss, module, optimizer, precision, reads),
     ):
         tap.install(patches)
     return patches
