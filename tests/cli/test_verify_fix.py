@@ -144,6 +144,7 @@ def test_modules_folders_and_ranks_are_refused(
         command = ["run", "--verify-fix", "p.diff", *target]
         done = CliRunner().invoke(cli, command, standalone_mode=False)
         assert said in str(done.exception)
+    monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     (tmp_path / "train.py").write_text(SICK)
     command = ["run", "--verify-fix", "p.diff", "train.py"]
