@@ -255,7 +255,7 @@ def test_a_hook_on_a_value_is_seen_and_what_it_leaves(model, data, hook: str) ->
 
 
 @pytest.mark.parametrize(
-    "way", ["view", "permuted and flattened", "exchanged", "time first", "conv"]
+    "way", ["view", "permuted and flattened", "exchanged", "written over", "time first", "conv"]
 )
 @pytest.mark.parametrize("head", ["linear", "product", "einsum"])
 def test_scores_of_several_places_beside_one_target(way: str, head: str) -> None:
@@ -273,6 +273,9 @@ def test_scores_of_several_places_beside_one_target(way: str, head: str) -> None
             scores = torch.einsum("btd,cd->btc", x, weight) + bias
         else:
             scores = layer(x) if head == "linear" else x @ weight.T + bias
+        if way == "written over":
+            scores[..., 0] = -1e9
+            return F.cross_entropy(scores.transpose(1, 2), y)
         if way == "view":
             return F.cross_entropy(scores.view(rows, classes, places), y)
         if way == "permuted and flattened":

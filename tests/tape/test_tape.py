@@ -302,6 +302,29 @@ def test_look_through_reaches_what_detach_hides() -> None:
     assert torch.equal(through["0.weight"], expected[0])
 
 
+def test_a_write_into_a_follower_is_looked_through_by_itself() -> None:
+    """A moving average that is brought up to date inside the step, without gradients (momentum encoders)."""
+    model, slow = nn.Linear(D, D, bias=False), nn.Linear(D, D, bias=False).requires_grad_(False)
+    x = torch.randn(B, D)
+
+    def loss() -> Tensor:
+        with torch.no_grad():
+            slow.weight.lerp_(model.weight, 0.5)
+        return (model(x) * slow(x)).mean()
+
+    tape = tape_step(loss, model)
+    writes = {op for op in tape.ops if op.name == "lerp_"}
+    cut = replay(tape, gradients=True).gradients()["weight"]
+    through = replay(tape, gradients=True, look_through=writes).gradients()["weight"]
+    follower = slow.weight.detach()
+    held = model.weight.detach().requires_grad_()
+    (expected,) = torch.autograd.grad(
+        ((x @ held.T) * (x @ (follower + 0.5 * (held - held.detach())).T)).mean(), held
+    )
+    assert not torch.equal(cut, through)
+    assert torch.allclose(through, expected, atol=1e-6)
+
+
 def test_a_history_from_outside_is_reported() -> None:
     model = nn.Linear(D, D)
     x = model(torch.randn(B, D))

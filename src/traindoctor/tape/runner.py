@@ -42,6 +42,8 @@ class TapeRunner:
         self.tape = tape
         self.dtype = dtype
         self.look_through = look_through
+        through = () if isinstance(look_through, bool) else look_through
+        self._written_through = {ref for op in through for ref in op.writes}
         self.opaque = opaque
         self.asked = gradients
         """Gradients are wanted of what is run."""
@@ -234,7 +236,11 @@ class TapeRunner:
     def looks_through(self, op: Op) -> bool:
         """Everywhere, nowhere, or at the ops that are named."""
         chosen = self.look_through
-        return chosen if isinstance(chosen, bool) else op in chosen
+        if isinstance(chosen, bool):
+            return chosen
+        # A view that only ties an alias to its memory is looked through with what writes there: torch refuses to write
+        # with gradients into one that was made without.
+        return op in chosen or (op.synthetic and bool(self._written_through & {*op.outputs}))
 
     def goes_through(self, op: Op) -> bool:
         return self.looks_through(op) or op.users_function is not None
