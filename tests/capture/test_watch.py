@@ -304,6 +304,28 @@ def test_a_long_rollout_before_the_step_is_not_taped(tmp_path: Path) -> None:
         watch.close("done")
 
 
+def test_a_second_stage_of_bare_tensors_is_taped_from_its_beginning(tmp_path: Path) -> None:
+    """Where no module is called a step's end may be known by the next one's first backward pass: too late for its tape."""
+    x = torch.randn(8, 4)
+    watch = Watch(tmp_path, budget=1.0)
+    watch.attach()
+    try:
+        for _ in range(2):
+            weights = [torch.randn(4, 4, requires_grad=True), torch.randn(4, 1, requires_grad=True)]
+            optimizer = torch.optim.SGD(weights, lr=0.01)
+            for _ in range(30):
+                optimizer.zero_grad()
+                for _ in range(2):
+                    ((x @ weights[0]).tanh() @ weights[1]).square().mean().backward()
+                optimizer.step()
+        tapes = list(watch.patient.every_tape.values())
+    finally:
+        watch.close("done")
+    latest = max((tape for tape in tapes if tape.stage == 1), key=lambda tape: tape.step)
+    assert all(root.ref is not None for root in latest.roots)
+    assert len(latest.roots) == 2
+
+
 @pytest.mark.parametrize("turns", [1, 5])
 def test_every_optimizer_that_takes_turns_is_taped(tmp_path: Path, turns: int) -> None:
     """Two networks, one stepping `turns` times as often: the other one's step is taped as well."""
