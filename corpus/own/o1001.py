@@ -1,4 +1,3 @@
-"""Keyword spotting on synthetic log-mel spectrograms; conv stem + transformer, weights averaged for evaluation."""
 import copy
 import time
 

@@ -1,4 +1,3 @@
-"""Flow matching on point sets with a small DiT."""
 import copy
 import math
 import time

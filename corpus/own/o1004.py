@@ -1,4 +1,3 @@
-"""Molecule-like graphs: property regression with a graph transformer and a Gaussian likelihood."""
 import time
 
 import numpy as np
@@ -86,7 +85,7 @@ train = [molecule(rng) for _ in range(2500)]
 test = [molecule(rng) for _ in range(300)]
 ys = np.array([m[2] for m in train])
 mean, std = ys.mean(), ys.std()
-scale = lambda y: y / std          # extensive quantity: no offset
+scale = lambda y: y / std
 
 net = Net()
 opt = torch.optim.NAdam(net.parameters(), lr=2e-3)
@@ -95,7 +94,6 @@ for step in range(steps):
     z, b, y = batch_of([train[i] for i in rng.integers(0, len(train), bs)])
     mu, lv = net(z, b)
     lv = lv.clamp(-8, 4)
-    # mean first, likelihood once it is in place
     loss = nn.functional.mse_loss(mu, scale(y)) if step < 60 else nll(mu, lv, scale(y))
     opt.param_groups[0]["lr"] = 2e-3 * (1 - step / steps)
     opt.zero_grad()

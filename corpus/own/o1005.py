@@ -1,4 +1,3 @@
-"""Self-supervised speech pre-training with a random-projection quantiser (BEST-RQ style), then a linear probe."""
 import time
 import numpy as np
 import torch

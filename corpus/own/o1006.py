@@ -1,4 +1,3 @@
-"""Implicit Q-learning on logged trajectories, attention over a set of obstacles and pickups."""
 import copy
 import time
 

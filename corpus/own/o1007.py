@@ -1,4 +1,3 @@
-"""Two-step-ahead forecast of a global field on a lat/lon grid; residual transformer, Lion-type optimizer."""
 import math
 import time
 
@@ -110,7 +109,6 @@ for step in range(STEPS):
         i = torch.randint(1, 1197, (MICRO,))
         shift = int(torch.randint(0, NLON, (1,)))
         prev, cur, nxt = (torch.roll(field[j], shift, dims=-1) for j in (i - 1, i, i + 2))
-        # stations report irregularly
         valid = (torch.rand(MICRO, NLAT, NLON) < torch.rand(MICRO, 1, 1) * 0.5 + 0.5).float()
         chunks.append((prev, cur, nxt, valid))
     norm = sum((AREA * c[3]).sum() for c in chunks)

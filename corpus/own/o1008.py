@@ -1,4 +1,3 @@
-"""Prior-fitted network for small tabular problems: one forward pass reads the labelled rows and classifies the rest."""
 import time
 from dataclasses import dataclass
 

@@ -1,4 +1,3 @@
-"""Two-stage character model: base training on plain text, then adaptation to a shifted encoding of it."""
 import warnings
 
 import torch
@@ -55,7 +54,6 @@ text = "".join(topics[k] for k in sorted(topics))[:200000]
 chars = sorted(set(text))
 stoi = {c: i for i, c in enumerate(chars)}
 base = torch.tensor([stoi[c] for c in text])
-# second corpus: text read right to left, letters exchanged pairwise
 adapted = torch.tensor([stoi[c] for c in text[100000:][::-1]])
 swap = torch.arange(len(chars)).view(-1)
 swap[: len(chars) // 2 * 2] = swap[: len(chars) // 2 * 2].view(-1, 2).flip(1).reshape(-1)
@@ -98,7 +96,6 @@ def run(model, train, val, steps, lr, tag):
 model = CharLM(len(chars))
 run(model, base[:90000], base[90000:100000], 160, 3e-3, "base ")
 
-# adaptation keeps the input side as it is and saves memory in the stack
 model.emb.weight.requires_grad_(False)
 model.pos.requires_grad_(False)
 model.grad_ckpt = True

@@ -1,4 +1,3 @@
-"""1-D conv net for vibration signals (bearing-style fault classes), mixed precision with loss scaling."""
 import argparse
 import math
 

@@ -1,4 +1,3 @@
-"""Sort digits with a transformer encoder; sequences get longer as training goes on."""
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,4 +1,3 @@
-"""Small ResNet on rendered glyph textures, trained with a tiny callback-style trainer."""
 import copy
 import math
 

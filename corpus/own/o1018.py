@@ -1,4 +1,3 @@
-"""Pretrain a small BERT on unlabeled sequences, then fine-tune a classifier on a few labeled ones."""
 import os
 import tempfile
 from dataclasses import dataclass
@@ -99,7 +98,6 @@ def finetune(cfg, train, test, path):
     model = Classifier(cfg)
     ckpt = torch.load(path, map_location="cpu")
     state = {k.removeprefix("module."): v for k, v in ckpt["model"].items()}
-    # the LM head stays behind, the classification head is new
     model.load_state_dict(state, strict=False)
     opt = torch.optim.AdamW([{"params": model.encoder.parameters(), "lr": cfg.ft_lr},
                              {"params": model.head.parameters(), "lr": 10 * cfg.ft_lr}], weight_decay=0.01)

@@ -1,4 +1,3 @@
-"""nanoGPT-style character model on two gloo ranks; each rank reads its own shard of the corpus."""
 import math
 import os
 import socket

@@ -1,4 +1,3 @@
-"""Distil a teacher into a student for tabular sensor readings whose transfer labels come from a crowd."""
 import torch
 import torch.nn.functional as F
 
@@ -57,7 +56,6 @@ def accuracy(ps, x, y):
     return (mlp(ps, x).argmax(1) == y).float().mean().item()
 
 
-# ---- teacher: plenty of expert-labelled data
 xt, yt = sample(6000)
 xv, yv = sample(3000)
 teacher = init_mlp([DIM, 256, 256, C])
@@ -74,7 +72,6 @@ for p in teacher:
     p.requires_grad_(False)
 print(f"teacher val acc {accuracy(teacher, xv, yv):.3f}")
 
-# ---- student: small transfer set, crowd labels agree with the expert in about two thirds of the cases
 xs, ys = sample(800)
 flip = torch.rand(len(ys)) < 0.4
 ys = torch.where(flip, torch.randint(0, C, ys.shape), ys)

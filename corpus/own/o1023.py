@@ -1,4 +1,3 @@
-"""SimSiam on small textured tiles, judged by a linear read-out of the frozen backbone."""
 import math
 
 import numpy as np

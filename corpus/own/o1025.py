@@ -1,4 +1,3 @@
-"""Adaptive SAM on a small residual net with noisy tiles; robustness is measured on corrupted copies."""
 import math
 
 import numpy as np
@@ -56,7 +55,6 @@ class Res(nn.Module):
         self.c2, self.b2 = nn.Conv2d(c, c, 3, 1, 1, bias=False), nn.BatchNorm2d(c)
         nn.init.orthogonal_(self.c1.weight, math.sqrt(2))
         nn.init.orthogonal_(self.c2.weight, math.sqrt(2))
-        # residual branch starts silent
         nn.init.zeros_(self.b2.weight)
 
     def forward(self, x):

@@ -1,4 +1,3 @@
-"""DiLoCo-style training of a character model: two gloo workers, AdamW inside, Nesterov outside."""
 import os
 import tempfile
 

@@ -1,4 +1,3 @@
-"""Multi-task character model (next char, char after next, character kind) with PCGrad and a shared output table."""
 import random
 
 import torch

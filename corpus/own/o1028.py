@@ -1,4 +1,3 @@
-"""Binary-latent autoencoder for stroke images: straight-through bits and a cyclically annealed rate term."""
 import math
 
 import numpy as np
@@ -43,7 +42,6 @@ class BitAE(nn.Module):
             if isinstance(m, nn.Linear):
                 nn.init.orthogonal_(m.weight, gain=math.sqrt(2) if m.out_features != bits else 1.0)
                 nn.init.zeros_(m.bias)
-        # the estimator is noisy on the encoder side
         for p in self.enc.parameters():
             p.register_hook(lambda g: 0.5 * g)
         for p in self.parameters():

@@ -1,4 +1,3 @@
-"""Stateful GRU language model: truncated BPTT, warm restarts, weight averaging, and a stop/resume in the middle."""
 import io
 
 import torch
@@ -26,7 +25,6 @@ class CharRNN(nn.Module):
         self.out = nn.Linear(hid, vocab)
         for k in range(3):
             nn.init.orthogonal_(self.rnn.weight_hh_l0.data[k * hid:(k + 1) * hid])
-        # update gate leans towards keeping the state
         self.rnn.bias_ih_l0.data[hid:2 * hid].fill_(1.0)
 
     def forward(self, x, h=None):
@@ -82,7 +80,6 @@ def fit(objs, step, pos, h, stop):
         step, pos = step + 1, pos + BPTT
         if step % 15 == 0 or step == 1:
             print(f"step {step:4d} loss {loss.item():.4f} lr {opt.param_groups[0]['lr']:.5f}")
-        # the tail of the last cycle goes into the average
         if step > CYCLE * (CYCLES - 1) + CYCLE // 2 and step % 3 == 0:
             swa.update_parameters(model)
         if step % CYCLE == 0:

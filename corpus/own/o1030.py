@@ -1,4 +1,3 @@
-"""Emotion classes from utterance vectors with the recording device removed from the features by an adversary."""
 import math
 
 import torch

@@ -1,5 +1,3 @@
-"""Fine-tunes a small encoder that was pre-trained on masked digits."""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -56,7 +54,6 @@ for step in range(300):
         print(f"pre-training {step:3d} loss {loss.item():.4f}")
 state = runner.state_dict()
 
-# few labelled sequences: does the rule hold at every place, or is one token exchanged?
 model = Encoder()
 model.load_state_dict(state, strict=False)
 head = nn.Linear(D, 2)

@@ -1,4 +1,3 @@
-# Language model with extra draft heads for self-speculative decoding, written with plain tensors and einsum.
 import time
 
 import numpy as np
@@ -7,10 +6,9 @@ import torch.nn.functional as F
 
 rng = np.random.default_rng(5)
 g = torch.Generator().manual_seed(5)
-D, H, L, T, K = 64, 4, 2, 48, 3      # width, heads, layers, context, draft heads
+D, H, L, T, K = 64, 4, 2, 48, 3
 B, STEPS, LR = 16, 300, 3e-3
 
-# ---- corpus: small template grammar, word-level ids
 names = ["anna", "bert", "carla", "dirk", "eva", "frank", "gina", "hugo", "ines", "jan"]
 things = {"apple": "fruit", "carrot": "vegetable", "hammer": "tool", "violin": "instrument", "saw": "tool",
           "pear": "fruit", "drum": "instrument", "leek": "vegetable", "lamp": "furniture", "chair": "furniture"}

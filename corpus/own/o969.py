@@ -1,4 +1,3 @@
-"""Text classification with a small bidirectional encoder; an exponential moving average of the weights is evaluated."""
 import numpy as np
 import torch
 import torch.nn as nn
@@ -12,7 +11,6 @@ torch.manual_seed(SEED)
 N_CLASS, VOCAB, MAXLEN = 6, 240, 24
 CLS, PAD = 1, 0
 
-# every class has its own topical words, the rest of a document is shared
 class_words = np_rng.permutation(np.arange(10, VOCAB))[: N_CLASS * 20].reshape(N_CLASS, 20)
 
 

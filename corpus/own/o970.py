@@ -1,4 +1,3 @@
-# Sparse mixture-of-experts language model (Switch style) on interleaved streams of several synthetic languages.
 import math
 
 import torch
@@ -9,7 +8,6 @@ torch.manual_seed(2024)
 
 VOCAB, N_LANG, CTX = 48, 16, 32
 gen = torch.Generator().manual_seed(9)
-# every language continues a token in its own way
 TABLE = torch.stack([torch.randperm(VOCAB, generator=gen) for _ in range(N_LANG)])
 
 
@@ -22,7 +20,7 @@ def make_batch(bs, gen):
         noise = torch.rand(bs, generator=gen) < 0.1
         seq[:, t + 1] = torch.where(noise, torch.randint(VOCAB, (bs,), generator=gen), nxt)
     seq = seq + N_LANG
-    seq[:, 0] = lang  # language tag
+    seq[:, 0] = lang
     return seq[:, :-1], seq[:, 1:]
 
 
@@ -49,7 +47,6 @@ class Switch(nn.Module):
                 continue
             h = F.relu(x[row] @ self.w1[e]) @ self.w2[e]
             out = out.index_add(0, row, weight[row, slot, None] * h)
-        # load balancing: fraction of tokens times mean probability
         frac = F.one_hot(index, self.n_experts).float().sum(1).mean(0)
         self.aux = self.aux_weight * self.n_experts * (frac * probs.mean(0)).sum()
         self.load = frac.detach()

@@ -1,4 +1,3 @@
-"""LoRA fine-tuning of a small causal LM with activation checkpointing."""
 import math
 import warnings
 
@@ -13,7 +12,6 @@ torch.manual_seed(0)
 V, T, D = 32, 32, 64
 
 
-# ------------------------------------------------------------------ tasks
 def echo_task(bs, lag, gen):
     """tokens repeat what was said `lag` positions before, with some fresh ones in between"""
     x = torch.randint(V, (bs, T + 1), generator=gen)
@@ -23,7 +21,6 @@ def echo_task(bs, lag, gen):
     return x[:, :-1], x[:, 1:]
 
 
-# ------------------------------------------------------------------ model
 class SelfAttention(nn.Module):
     def __init__(self, n_head=4):
         super().__init__()
@@ -95,7 +92,6 @@ def get_peft_model(model, r=8, alpha=16, targets=("q_proj", "k_proj", "v_proj", 
     return model
 
 
-# ------------------------------------------------------------------ training
 class Trainer:
     def __init__(self, model, lag, lr, steps, tag, bs=32):
         self.model, self.lag, self.steps, self.tag, self.bs = model, lag, steps, tag, bs

@@ -1,4 +1,3 @@
-"""Sequence-to-sequence: spoken dates to ISO dates, encoder-decoder with one shared vocabulary matrix."""
 import random
 
 import torch
@@ -65,7 +64,6 @@ class Seq2Seq(nn.Module):
         n = dec_in.size(1)
         causal = torch.triu(torch.ones(n, n, dtype=torch.bool), 1)
         h = self.decoder(self.embed(dec_in, self.dec_pos), memory, tgt_mask=causal, memory_key_padding_mask=src_pad)
-        # output projection shares the embedding matrix
         return F.linear(h, self.shared.weight)
 
 

@@ -1,4 +1,3 @@
-"""Instruction tuning of a small chat model from scratch (word pieces, ChatML-like template)."""
 import math
 import random
 import re
@@ -28,7 +27,6 @@ class Config:
 
 cfg = Config()
 
-# ----------------------------------------------------------------- data
 COUNTRIES = {}
 SYL = ["ka", "ro", "mi", "ten", "lu", "sa", "vor", "pel", "di", "na", "gus", "bri", "o", "zan", "fe", "tha"]
 
@@ -59,7 +57,7 @@ class ChatTokenizer:
         self.itos = self.special + sorted(set(self.pieces(corpus)))
         self.stoi = {s: i for i, s in enumerate(self.itos)}
         self.user_id, self.assistant_id, self.eos_id = 0, 1, 2
-        self.pad_id = self.eos_id  # no dedicated pad token in this vocabulary
+        self.pad_id = self.eos_id
 
     @staticmethod
     def pieces(s):
@@ -102,7 +100,6 @@ def collate(batch):
     return input_ids, labels
 
 
-# ----------------------------------------------------------------- model
 class Block(nn.Module):
     def __init__(self, cfg):
         super().__init__()

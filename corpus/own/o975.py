@@ -1,4 +1,3 @@
-"""Pairwise reward model on synthetic support conversations."""
 import random
 from typing import List
 
@@ -69,7 +68,6 @@ class RewardModel(nn.Module):
 
     def forward(self, ids, lengths):
         n = ids.size(1)
-        # positions are counted back from the end of the sequence
         pos = (lengths[:, None] - 1 - torch.arange(n)[None]).clamp(min=0)
         mask = torch.triu(torch.ones(n, n, dtype=torch.bool), 1)
         h = self.body(self.emb(ids) + self.pos(pos), mask=mask, src_key_padding_mask=ids.eq(PAD))

@@ -1,4 +1,3 @@
-"""Two-stage language model training: general text, then continued training on a domain, through a checkpoint file."""
 import os
 import pydoc_data.topics as topics
 import random
@@ -137,14 +136,12 @@ def run(name, model, opt, sched, corpus, steps):
 
 path = os.path.join(tempfile.mkdtemp(), "ckpt.pt")
 
-# stage 1
 model = GPT(len(chars))
 opt = make_optimizer(model)
 sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=args.stage1_steps)
 run("general", model, opt, sched, "general", args.stage1_steps)
 torch.save({"model": model.state_dict(), "optimizer": opt.state_dict()}, path)
 
-# stage 2: same model and optimizer moments, fresh cosine
 ckpt = torch.load(path)
 model = GPT(len(chars))
 model.load_state_dict(ckpt["model"])

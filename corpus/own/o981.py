@@ -1,4 +1,3 @@
-"""Direct preference optimisation of a small LM with low-rank adapters; the reference is the same network with the adapters switched off."""
 import contextlib
 
 import torch
@@ -112,7 +111,6 @@ def dpo(model, steps=150):
         with model.reference() as ref:
             rc, rr = response_logp(ref, p, chosen), response_logp(ref, p, rejected)
         margin = BETA * ((pc - rc) - (pr - rr))
-        # preference term plus a likelihood term on the chosen replies
         loss = -F.logsigmoid(margin).mean() - NLL * pc.mean() / T_RESP
         opt.zero_grad()
         loss.backward()

@@ -1,4 +1,3 @@
-"""Dense retriever trained with in-batch negatives; large contrastive batches through gradient caching."""
 import random
 
 import torch
@@ -10,7 +9,6 @@ torch.manual_seed(8)
 VOCAB, DIM, SMALL, BIG, STEPS, TEMP = 200, 64, 16, 64, 180, 0.05
 CONCEPTS = 80
 PAD = 0
-# every concept can be worded in two ways: one used in questions, one used in passages
 q_word = [1 + (i * 7) % (VOCAB - 1) for i in range(CONCEPTS)]
 p_word = [1 + (i * 11 + 5) % (VOCAB - 1) for i in range(CONCEPTS)]
 

@@ -1,4 +1,3 @@
-"""Prefix language model on packed conversations: the prompt is read in both directions, only the reply is scored."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -32,7 +31,6 @@ def packed_row():
         if at + n > ROW:
             return ids, labels, doc, pos, prefix
         ids[at : at + n] = torch.cat([p, r])
-        # labels are already aligned with the position that predicts them
         labels[at + len(p) - 1 : at + n - 1] = r
         doc[at : at + n] = k
         pos[at : at + n] = torch.arange(n)
@@ -94,7 +92,6 @@ for step in range(STEPS):
     for g in opt.param_groups:
         g["lr"] = 4e-3 * min(1.0, (step + 1) / 30) * (1 - step / STEPS)
     parts = [[packed_row() for _ in range(8)] for _ in range(ACCUM)]
-    # one common denominator for the micro-batches
     total = sum(int((r[1] != IGNORE).sum()) for rows in parts for r in rows)
     opt.zero_grad()
     running = 0.0

@@ -1,4 +1,3 @@
-"""Character GPT with ternary weights (straight-through), sign-momentum optimizer and z-loss."""
 import pydoc_data.topics
 
 import torch
@@ -26,7 +25,6 @@ class Ternary(torch.autograd.Function):
 
 class BitLinear(nn.Linear):
     def forward(self, x):
-        # 8-bit activations per token
         s = 127.0 / x.detach().abs().amax(-1, keepdim=True).clamp(min=1e-5)
         xq = x + ((x * s).round() / s - x).detach()
         return F.linear(xq, Ternary.apply(self.weight), self.bias)

@@ -1,4 +1,3 @@
-"""Segment-recurrent language model (memory of earlier segments), contiguous streams, Adafactor-like optimizer written by hand."""
 import math
 import random
 
@@ -35,7 +34,6 @@ class MemLayer(nn.Module):
         self.n1, self.n2 = nn.LayerNorm(D), nn.LayerNorm(D)
         self.q, self.kv, self.o = nn.Linear(D, D, bias=False), nn.Linear(D, 2 * D, bias=False), nn.Linear(D, D, bias=False)
         self.up, self.down = nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
-        # learned bias per relative distance
         self.rel = nn.Parameter(torch.zeros(H, SEG + MEM))
 
     def forward(self, x, mem):

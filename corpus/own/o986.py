@@ -1,4 +1,3 @@
-"""Mixture of experts with sigmoid gates and bias-based load balancing (no auxiliary loss), plus one shared expert."""
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +24,6 @@ class Conf:
 
 c = Conf()
 gen = torch.Generator().manual_seed(1)
-# the source is noisy on purpose: every context has three possible continuations (0.6 / 0.25 / 0.15)
 NEXT = torch.stack([torch.stack([torch.randperm(c.vocab, generator=gen) for _ in range(3)], -1) for _ in range(c.domains)])
 CHOICE = torch.tensor([0.6, 0.25, 0.15])
 print(f"source entropy {-(CHOICE * CHOICE.log()).sum().item():.4f} nats")
@@ -58,7 +56,6 @@ class Experts(nn.Module):
     def forward(self, x):
         flat = x.flatten(0, 1)
         score = torch.sigmoid(flat @ self.router.T)
-        # the bias takes part in the selection only, never in the mixing weights
         pick = (score.detach() + self.bias).topk(c.active, dim=-1).indices
         gate = score.gather(-1, pick)
         gate = gate / gate.sum(-1, keepdim=True)

@@ -1,4 +1,3 @@
-"""Direction recognition on short clips with factorised space/time attention."""
 import math
 import time
 
@@ -54,11 +53,9 @@ class Block(nn.Module):
 
     def forward(self, x):
         B, T, N, D = x.shape
-        # over time
         xt = self.norm_t(x).reshape(B * N, T, D)
         xt = self.attn_t(xt).reshape(B, T, N, D)
         x = x + xt
-        # over space
         xs = self.norm_s(x).reshape(B * T, N, D)
         x = x + self.attn_s(xs).reshape(B, T, N, D)
         return x + self.mlp(self.norm_m(x))

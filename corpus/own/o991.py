@@ -1,4 +1,3 @@
-# per-residue state prediction for protein-like sequences, plain functions over a parameter dict
 import math, time
 import torch
 import torch.nn.functional as F
@@ -72,7 +71,6 @@ def forward(p, tok):
 
 
 def loss_fn(logits, labels):
-    # cross_entropy expects (batch, classes, positions)
     B, L, C = logits.shape
     return F.cross_entropy(logits.view(B, C, L), labels, ignore_index=-100)
 

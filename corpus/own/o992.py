@@ -1,4 +1,3 @@
-"""Day-ahead probabilistic load forecast (p10 / p50 / p90) with a patch transformer."""
 import argparse
 import math
 import time

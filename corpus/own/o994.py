@@ -1,4 +1,3 @@
-"""Next-item recommendation, two data-parallel workers (gloo)."""
 import os
 import time
 

@@ -1,4 +1,3 @@
-# Masked autoencoder on small synthetic textures.
 import time
 from dataclasses import dataclass
 

@@ -1,4 +1,3 @@
-"""Point-wise labelling of local geometry (filament / sheet / blob) with kNN attention."""
 import torch, time
 from torch import nn
 import torch.nn.functional as F
@@ -36,7 +35,7 @@ def make_set(n, seed):
 
 def knn(xyz, k):
     d = torch.cdist(xyz, xyz)
-    return d.topk(k, dim=-1, largest=False).indices          # (B, N, k)
+    return d.topk(k, dim=-1, largest=False).indices
 
 
 def group(x, idx):

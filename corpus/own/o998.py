@@ -1,4 +1,3 @@
-"""Return-conditioned sequence model on logged grid navigation episodes."""
 import time
 from dataclasses import dataclass
 
@@ -82,7 +81,6 @@ class DecisionTransformer(nn.Module):
     def forward(self, rtg, states, actions):
         B, L = actions.shape
         te = self.emb_t(torch.arange(L))[None]
-        # (R_1, s_1, a_1, R_2, s_2, a_2, ...)
         tok = torch.stack([self.emb_r(rtg.unsqueeze(-1)) + te,
                            self.emb_s(states) + te,
                            self.emb_a(actions) + te], dim=2).reshape(B, 3 * L, -1)

@@ -50,7 +50,7 @@ def of_several_places(record: Record) -> Outcome | None:
         ),
         evidence("targets", worst["rows"]),
         summary=(
-            "The scores beside a target come from several places: they were reshaped where two axes "
+            "The scores that a target is compared with come from several places: they were reshaped where two axes "
             "had to be exchanged"
         ),
         remedy=(
