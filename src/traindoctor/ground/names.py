@@ -9,10 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Wrappers put an attribute of their own into every name: torch.compile, DistributedDataParallel.
-WRAPPERS = ("_orig_mod", "module")
-
-
 SHARDED = "the weights are sharded over ranks: one rank cannot run a step again alone"
 
 

@@ -35,7 +35,6 @@ class Activations:
     """
 
     name: ClassVar[str] = "activations"
-    gives: ClassVar[tuple[str, ...]] = tuple(f"act.{name}" for name in STATISTICS)
     cost: ClassVar[Cost] = "costly"
     every: ClassVar[int] = 50
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin, ForwardEnd)

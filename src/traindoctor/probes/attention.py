@@ -48,7 +48,6 @@ class Attention:
     """
 
     name: ClassVar[str] = "attention"
-    gives: ClassVar[tuple[str, ...]] = ("attention.entropy", "attention.score_std")
     cost: ClassVar[Cost] = "costly"
     every: ClassVar[int] = 50
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin, ForwardEnd)

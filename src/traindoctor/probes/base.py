@@ -34,8 +34,6 @@ class Probe(Protocol):
     """
 
     name: ClassVar[str]
-    gives: ClassVar[tuple[str, ...]]
-    """Series and layer series it writes."""
     cost: ClassVar[Cost]
     every: ClassVar[int]
     """How often it would like to run, in steps."""

@@ -36,14 +36,6 @@ class Batches:
     """
 
     name: ClassVar[str] = "batches"
-    gives: ClassVar[tuple[str, ...]] = (
-        "batch.tokens",
-        "batch.rows",
-        "batch.fingerprint",
-        "batch.rowset",
-        "batch.new_rows",
-        "loader.again",
-    )
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (

@@ -25,7 +25,6 @@ class ClipOrder:
     """
 
     name: ClassVar[str] = "clip_order"
-    gives: ClassVar[tuple[str, ...]] = ("clip.in_time", "clip.scaled", "clip.coverage")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (

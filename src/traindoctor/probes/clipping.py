@@ -14,7 +14,6 @@ class Clipping:
     """`clip.limit` (NaN: none in this step) and `clip.calls`; the kind of clipping is the fact `clip`."""
 
     name: ClassVar[str] = "clipping"
-    gives: ClassVar[tuple[str, ...]] = ("clip.limit", "clip.calls")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (Clipped,)

@@ -65,7 +65,6 @@ class Coverage:
     """The fact `optimizer.coverage`: missing, stale, doubled and frozen parameters."""
 
     name: ClassVar[str] = "coverage"
-    gives: ClassVar[tuple[str, ...]] = ()
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (

@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 
 # Lines of the model tree; a deeper one is cut, with a word.
 MOST_MODULES = 400
-# A model may be replaced while the run goes on; its facts are looked at again so often.
-LOOK_AGAIN = 200
 
 
 class Environment:
     """Facts `env`, `model.tree`, `model.parameters`."""
 
     name: ClassVar[str] = "environment"
-    gives: ClassVar[tuple[str, ...]] = ()
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin, StepBegin)

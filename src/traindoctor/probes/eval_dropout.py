@@ -27,7 +27,6 @@ class EvalDropout:
     """`mode.eval_dropout`: dropout calls of an evaluation pass that drop something, all its modules being in that mode."""
 
     name: ClassVar[str] = "eval_dropout"
-    gives: ClassVar[tuple[str, ...]] = ("mode.eval_dropout",)
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin, ForwardEnd)

@@ -26,12 +26,6 @@ class GradientNorm:
     """
 
     name: ClassVar[str] = "gradient_norm"
-    gives: ClassVar[tuple[str, ...]] = (
-        "grad.norm",
-        "grad.norm_clipped",
-        "grad.nonfinite",
-        "grad.rms",
-    )
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 4
     hears: ClassVar[tuple[type, ...]] = (Clipped, StepBegin)

@@ -34,7 +34,6 @@ class Graphs:
     """
 
     name: ClassVar[str] = "graphs"
-    gives: ClassVar[tuple[str, ...]] = ("graphs.alive", "graphs.old")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (ForwardEnd,)

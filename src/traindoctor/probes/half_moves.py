@@ -73,7 +73,6 @@ class HalfMoves:
     """The fact `weights.half_moves`, once, in runs whose optimizer has no rule that could be repeated."""
 
     name: ClassVar[str] = "half_moves"
-    gives: ClassVar[tuple[str, ...]] = ()
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin, BackwardEnd, StepBegin)

@@ -42,7 +42,6 @@ class HeldBatch:
     """The fact `batch.held`: since which step the tensors are the same, and how many times the rows a store has."""
 
     name: ClassVar[str] = "held_batch"
-    gives: ClassVar[tuple[str, ...]] = ()
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin,)

@@ -28,7 +28,6 @@ class LabelOrder:
     """
 
     name: ClassVar[str] = "label_order"
-    gives: ClassVar[tuple[str, ...]] = ("order.label_z", "order.neighbour_z")
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = Samples.hears

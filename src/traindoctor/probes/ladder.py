@@ -132,7 +132,6 @@ class Unigram:
     """`ladder.unigram`: counts of the targets alone. Cheap enough for every step, and the rung that judges."""
 
     name: ClassVar[str] = "unigram"
-    gives: ClassVar[tuple[str, ...]] = ("ladder.unigram",)
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = Samples.hears
@@ -168,7 +167,6 @@ class Ladder:
     """
 
     name: ClassVar[str] = "ladder"
-    gives: ClassVar[tuple[str, ...]] = tuple(RUNGS.values())
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = Samples.hears

@@ -26,12 +26,6 @@ class Layers:
     """
 
     name: ClassVar[str] = "layers"
-    gives: ClassVar[tuple[str, ...]] = (
-        "grad.absmax",
-        "grad.zeros",
-        "weight.absmax",
-        "param.nonfinite",
-    )
     cost: ClassVar[Cost] = "costly"
     every: ClassVar[int] = 50
     hears: ClassVar[tuple[type, ...]] = (StepBegin,)

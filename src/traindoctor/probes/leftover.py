@@ -48,7 +48,6 @@ class Leftover:
     """
 
     name: ClassVar[str] = "leftover"
-    gives: ClassVar[tuple[str, ...]] = ("grad.leftover_norm", "grad.leftover_by_optimizer")
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 2
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin, BackwardBegin, StepEnd)

@@ -58,7 +58,6 @@ class LoadedWeights:
     """The fact `weights.loaded`: a row per call that left weights behind under other names, once they are used."""
 
     name: ClassVar[str] = "loaded_weights"
-    gives: ClassVar[tuple[str, ...]] = ()
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (WeightsLoaded, BackwardBegin, StepBegin)

@@ -16,7 +16,6 @@ class Logits:
     """`logits.absmax`: the largest absolute value among the inputs of the step's first loss call."""
 
     name: ClassVar[str] = "logits"
-    gives: ClassVar[tuple[str, ...]] = ("logits.absmax",)
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 10
     hears: ClassVar[tuple[type, ...]] = (LossCalled,)

@@ -16,7 +16,6 @@ class Loss:
     that depends on the parameters, or repeats a root's value."""
 
     name: ClassVar[str] = "loss"
-    gives: ClassVar[tuple[str, ...]] = ("loss.root", "loss.read")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (BackwardBegin, ScalarRead)

@@ -19,7 +19,6 @@ class Memory:
     """`memory.rss` and, where CUDA is in use, `memory.cuda` (bytes allocated by torch)."""
 
     name: ClassVar[str] = "memory"
-    gives: ClassVar[tuple[str, ...]] = ("memory.rss", "memory.cuda")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (RunEnded,)

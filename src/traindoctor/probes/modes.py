@@ -30,11 +30,6 @@ class Modes:
     `mode.statistics`: whether some of them keep statistics of what they saw, as BatchNorm does."""
 
     name: ClassVar[str] = "modes"
-    gives: ClassVar[tuple[str, ...]] = (
-        "mode.training",
-        "mode.eval_training",
-        "mode.beside_training",
-    )
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin,)

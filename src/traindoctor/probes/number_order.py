@@ -33,7 +33,6 @@ class NumberOrder:
     """
 
     name: ClassVar[str] = "number_order"
-    gives: ClassVar[tuple[str, ...]] = ("order.number_z", "order.number_neighbour_z")
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (LossCalled,)

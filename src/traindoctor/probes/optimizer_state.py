@@ -127,15 +127,6 @@ class OptimizerState:
     """By parameter the moments, over all parameters the decay ratio and the share under eps."""
 
     name: ClassVar[str] = "optimizer_state"
-    gives: ClassVar[tuple[str, ...]] = (
-        "adam.m_rms",
-        "adam.v_rms",
-        "adam.snr",
-        "adam.step_rms",
-        "adam.under_eps",
-        "adam.lost",
-        "decay.ratio",
-    )
     cost: ClassVar[Cost] = "costly"
     every: ClassVar[int] = 50
     hears: ClassVar[tuple[type, ...]] = (

@@ -18,12 +18,6 @@ class Passes:
     """
 
     name: ClassVar[str] = "passes"
-    gives: ClassVar[tuple[str, ...]] = (
-        "forward.calls",
-        "forward.batch",
-        "backward.calls",
-        "backward.into_grad",
-    )
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (BackwardBegin, ForwardBegin)

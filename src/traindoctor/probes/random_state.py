@@ -23,7 +23,6 @@ class RandomState:
     """`random.crc`: a crc32 of the states that batches are drawn from (torch's, Python's, NumPy's)."""
 
     name: ClassVar[str] = "random_state"
-    gives: ClassVar[tuple[str, ...]] = ("random.crc",)
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin,)

@@ -104,12 +104,6 @@ class Rates:
     """The rate of each group before each step, exactly as the optimizer will use it."""
 
     name: ClassVar[str] = "rates"
-    gives: ClassVar[tuple[str, ...]] = (
-        "optim.lr",
-        "optim.lr_by_group",
-        "optim.objects",
-        "schedule.calls",
-    )
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (

@@ -35,12 +35,6 @@ class Relatedness:
     """`relation.z`: z-score of input-target relation. Near 0: none seen. Healthy tasks give 30 and more."""
 
     name: ClassVar[str] = "relatedness"
-    gives: ClassVar[tuple[str, ...]] = (
-        "relation.z",
-        "relation.rows",
-        "relation.repeats",
-        "relation.agreement",
-    )
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = Samples.hears

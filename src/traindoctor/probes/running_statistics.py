@@ -36,7 +36,6 @@ class RunningStatistics:
     """
 
     name: ClassVar[str] = "running_statistics"
-    gives: ClassVar[tuple[str, ...]] = ()
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (ForwardBegin,)

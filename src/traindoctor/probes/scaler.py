@@ -16,7 +16,6 @@ class Scaler:
     """
 
     name: ClassVar[str] = "scaler"
-    gives: ClassVar[tuple[str, ...]] = ("scaler.scale", "scaler.skipped")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (ScalerUpdated,)

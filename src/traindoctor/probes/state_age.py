@@ -37,7 +37,6 @@ class StateAge:
     """
 
     name: ClassVar[str] = "state_age"
-    gives: ClassVar[tuple[str, ...]] = ("optim.state_reset",)
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (

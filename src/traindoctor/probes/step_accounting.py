@@ -201,7 +201,6 @@ class StepAccounting:
     """Writes the exam `step_accounting` and the share of lost updates by parameter."""
 
     name: ClassVar[str] = "step_accounting"
-    gives: ClassVar[tuple[str, ...]] = ("update.lost",)
     cost: ClassVar[Cost] = "costly"
     every: ClassVar[int] = 100
     hears: ClassVar[tuple[type, ...]] = (

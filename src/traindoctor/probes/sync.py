@@ -33,7 +33,6 @@ class Sync:
     """
 
     name: ClassVar[str] = "sync"
-    gives: ClassVar[tuple[str, ...]] = ("sync.reads", "sync.idle")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (BackwardBegin, ForwardBegin, ScalarRead, StepBegin)

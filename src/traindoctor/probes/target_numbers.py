@@ -22,7 +22,6 @@ class TargetNumbers:
     """
 
     name: ClassVar[str] = "target_numbers"
-    gives: ClassVar[tuple[str, ...]] = ("target.variance", "loss.squared")
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (LossCalled, BackwardEnd)

@@ -22,7 +22,6 @@ class Targets:
     """
 
     name: ClassVar[str] = "targets"
-    gives: ClassVar[tuple[str, ...]] = ("loss.token", "loss.eval", "target.valid", "target.total")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (LossCalled,)

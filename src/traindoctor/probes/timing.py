@@ -18,14 +18,6 @@ class Timing:
     """
 
     name: ClassVar[str] = "timing"
-    gives: ClassVar[tuple[str, ...]] = (
-        "time.step",
-        "time.data",
-        "time.loader",
-        "time.forward",
-        "time.backward",
-        "time.optimizer",
-    )
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (

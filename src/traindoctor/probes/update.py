@@ -22,14 +22,6 @@ class Update:
     """Norms of the parameters and of their change over one sampled step."""
 
     name: ClassVar[str] = "update"
-    gives: ClassVar[tuple[str, ...]] = (
-        "grad.norm_at_step",
-        "param.norm",
-        "update.norm",
-        "update.ratio",
-        "update.rms",
-        "weight.rms",
-    )
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 10
     hears: ClassVar[tuple[type, ...]] = (

@@ -39,7 +39,6 @@ class WeightsCrc:
     """
 
     name: ClassVar[str] = "weights_crc"
-    gives: ClassVar[tuple[str, ...]] = ("weights.crc", "weights.crc_before", "grad.crc")
     cost: ClassVar[Cost] = "free"
     every: ClassVar[int] = 1
     hears: ClassVar[tuple[type, ...]] = (StepBegin,)
