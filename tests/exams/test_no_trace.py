@@ -30,9 +30,9 @@ REFUSES = {
     "next tokens": {"positions", "order_matters", "rows_apart", "pairing"} | ONE_PASS | OF_NUMBERS,
     "rows": {"functions_alone", "padding", "generation", "rows_apart"} | ONE_PASS | OF_NUMBERS,
     "one by one": {"positions", "order_matters", "place_codes", "input_dependence", "rows_apart"}
-    | {"pairing"}
+    | {"pairing", "example_order"}
     | OF_NUMBERS,
-    "numbers": OF_TOKENS | ONE_PASS | {"rows_apart", "pairing"},
+    "numbers": OF_TOKENS | ONE_PASS | {"rows_apart", "pairing", "example_order"},
     "patches": (OF_TOKENS | ONE_PASS) - OF_ATTENTION,
 }
 OF_OTHER_RUNS = {"first_nonfinite", "experiment_precision"}

@@ -9,6 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import clouds
 import grids
 import planted
 import pytest
@@ -211,6 +212,11 @@ ROWS: dict[str, Row] = {
         {"batch_first": False},
         {"batch_first": True},
         named_by(attention_blind, "dependence"),
+    ),
+    "example_order": Row(
+        partial(clouds.examined, clouds.without_offset),
+        partial(clouds.examined, clouds.offset_by_hand),
+        numbers(lambda v: v["strayed"] > 0.5),
     ),
     "place_codes": Row(
         partial(grids.examined, lambda _, h: h + grids.waves(grids.ROW, grids.D)),

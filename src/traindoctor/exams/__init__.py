@@ -27,6 +27,7 @@ EXAMS: dict[str, str] = {
     "numbers_seen": "numbers_seen",
     "rows_apart": "rows_apart",
     "pairing": "pairing",
+    "example_order": "example_order",
     "positions": "positions",
     "place_codes": "place_codes",
     "softmax_axis": "softmax_axis",

@@ -32,7 +32,7 @@ def undropped(op: Op) -> Op:
             kwargs[name] = 0.0
         elif len(args) > place:
             args[place] = 0.0
-        return dataclasses.replace(op, args=tuple(args), kwargs=kwargs)
+        return dataclasses.replace(op, args=tuple(args), kwargs=kwargs, rng=())
     return op
 
 

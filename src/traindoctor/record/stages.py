@@ -18,7 +18,7 @@ from traindoctor.record.schema import Record
 # Exams of one taped step, of what the model and the loss are.
 BY_STAGE = frozenset(
     "tape_gradient functions_alone gradient_flow loss_input loss_coefficient printed_loss shift dependence rows_apart "
-    "pairing positions place_codes numbers_seen softmax_axis residual normalisation padding sharing".split()
+    "pairing example_order positions place_codes numbers_seen softmax_axis residual normalisation padding sharing".split()
 )
 MARK = "@"
 # Shorter stretches are no stage of their own; an optimizer that is made anew all the time begins none.

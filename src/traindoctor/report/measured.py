@@ -228,6 +228,12 @@ def pairing(v: Values) -> Measured:
     )
 
 
+def example_order(v: Values) -> Measured:
+    return Measured(
+        "share of predictions that stray in another order of the batch", v["strayed"], 0
+    )
+
+
 def order_matters(v: Values) -> Measured:
     text = f"nats that positions gain a reference model after {v['steps']} steps"
     return Measured(text, v["gain"], None, v["noise"])
@@ -312,6 +318,7 @@ EXAMS: dict[str, tuple[str, Callable[[Values], Measured]]] = {
     "overfit_batch": ("fitting one batch", overfit_batch),
     "reference_model": ("can the data be learned", reference_model),
     "pairing": ("examples and their targets", pairing),
+    "example_order": ("order of the examples", example_order),
     "order_matters": ("does order help", order_matters),
     "reference_numbers": ("can the targets be learned", reference_numbers),
     "precision_ladder": ("precision", precision_ladder),

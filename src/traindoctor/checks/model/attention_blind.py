@@ -3,8 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Outcome, check, done_exam, evidence, wanted_exam
+from traindoctor.checks.base import Finding, Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING
+from traindoctor.checks.course import course_of
 from traindoctor.checks.data.base import rolled_over_the_batch
 from traindoctor.checks.model.base import WHOLE
 from traindoctor.record import ExamResult, Record
@@ -20,10 +21,17 @@ OVER_THE_BATCH = (
 )
 # Output projections that start at zero pass nothing at first and learn within a few steps.
 SETTLED = 10
+# Share of the predictions that do not move with their example. Ties that are broken by the place in the batch move a few.
+STRAYED = 0.5
 
 
 def of_numbers(record: Record) -> Outcome | None:
     """A model that takes no tokens: which axis its attentions mix is all that is asked."""
+    outcome = along_the_batch(record)
+    return outcome if outcome is None else of_other_examples(record, outcome)
+
+
+def along_the_batch(record: Record) -> Outcome | None:
     tokens = record.exam("dependence")
     if tokens is None or tokens.outcome != "not-applicable":
         return None
@@ -58,6 +66,36 @@ def of_numbers(record: Record) -> Outcome | None:
     )
 
 
+def of_other_examples(record: Record, otherwise: Outcome) -> Outcome:
+    """A run that does not learn: does a prediction depend on which examples stand around its own?"""
+    course = course_of(record)
+    if isinstance(otherwise, Finding) or course is None or not course.stuck:
+        return otherwise
+    left_open = attention_blind.without(record, "example_order")
+    if left_open is not None:
+        return left_open if record.exam("example_order") is None else otherwise
+    result = wanted_exam(record, "example_order")
+    if result.values["strayed"] < STRAYED:
+        return otherwise
+    return attention_blind.finding(
+        evidence(
+            "share of the predictions that change when the batch is put in another order",
+            result.values["strayed"],
+            0,
+            step=result.step,
+        ),
+        evidence("loss at the end, relative to its start", course.last / course.first, "below 1"),
+        summary="A prediction is made of values of other examples: it changes when the batch is put in another order",
+        remedy="At this line values of one example come to stand where another's belong: an index into rows of all "
+        "examples needs the offset of its own (`index + arange(batch)[:, None] * length`), and where axes change "
+        "places, `transpose` comes before `view` and `reshape`.",
+        where=result.values["module"] or None,
+        line=result.values["line"],
+        since_step=0,
+        grade="statistic",
+    )
+
+
 @check(
     code="MOD002",
     slug="attention-blind",
@@ -65,6 +103,7 @@ def of_numbers(record: Record) -> Outcome | None:
     wants=["dependence"],
     at_once=of_numbers,
     law=laws.CONTEXT,
+    undecided="some models let the examples of a batch compete for room, as experts with a capacity do",
     explains=("gradients-vanishing", *NOT_LEARNING),
 )
 def attention_blind(record: Record) -> Outcome:
@@ -73,6 +112,7 @@ def attention_blind(record: Record) -> Outcome:
     Changes one token at the embedding call and looks which scores move. If only its own place moves, attention
     passes nothing on; if other examples move instead of other positions, it attends over the batch. In models that take
     numbers (patches, frames, series) the values of each attention are changed along each of their axes.
+    Where the loss does not fall, the batch is put in another order, too: each prediction must move with its example.
     Nor may the nearest context be hidden while earlier tokens are seen.
     ## Why it matters
     The model cannot use context: it ends at what the current token alone tells.
@@ -84,6 +124,10 @@ def attention_blind(record: Record) -> Outcome:
     (time, batch) order, recognised by the shift of the targets. Positions that read a memory or a source text and not
     each other.
     """
+    return of_other_examples(record, of_tokens(record))
+
+
+def of_tokens(record: Record) -> Outcome:
     result = wanted_exam(record, "dependence")
     if not result.values["attentions"]:
         return attention_blind.not_applicable("the model has no attention")
