@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch._C import _EnableTorchFunction as EnableTorchFunction
 
 from traindoctor.events import BackwardBegin, BackwardEnd, ScalarRead
 from traindoctor.ground.names import Names
-from traindoctor.ground.torch_private import EnableTorchFunction
 from traindoctor.tape.draft import MAX_BYTES
 from traindoctor.tape.recorder import StepRecorder
 from traindoctor.tape.tape import StepTape

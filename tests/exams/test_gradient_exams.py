@@ -66,7 +66,15 @@ class Quantised(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, how: str, passes: float) -> Tensor:
         ctx.passes = passes
         scale = x.abs().amax(dim=-1, keepdim=True) / 7
-        return (x / scale).round() * scale if how == "round" else x.sign() * scale
+        to_a_level = {
+            "round": lambda: (x / scale).round(),
+            "sign": lambda: x.sign(),
+            "where": lambda: torch.where(x >= 0, 1.0, -1.0),
+            "compared": lambda: 2 * (x >= 0).float() - 1,
+            "no level": lambda: x / 2,
+            "cut off": lambda: x * (x > 0),
+        }
+        return to_a_level[how]() * scale
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -321,6 +329,14 @@ def test_scores_of_all_against_all_are_turned_on_purpose() -> None:
         patient_of(layer, lambda: F.cross_entropy((layer(x) @ z.T).t(), torch.arange(N))),
     )
     assert found["sites"][0]["mixed"] is None
+    # Features that gradients are collected at, for passes that come later: nor are these the weights of a layer.
+    kept = torch.randn(N, D), torch.randn(N, D)
+
+    def of_kept() -> Tensor:
+        a, b = (one.clone().requires_grad_() for one in kept)
+        return F.cross_entropy((layer.bias[0] * a @ b.T).t(), torch.arange(N))
+
+    assert perform(loss_input, patient_of(layer, of_kept))["sites"][0]["mixed"] is None
 
 
 @pytest.mark.parametrize("balanced", [False, True])
@@ -766,7 +782,7 @@ def test_an_optimizer_over_copies_holds_none_of_the_models_weights(model, data) 
     x, y = data
     patient = patient_of(model, lambda: F.cross_entropy(model(x), y))
     copies = [p.detach().clone().requires_grad_() for p in model.parameters()]
-    patient.optimizers.append(torch.optim.SGD(copies, 0.1))
+    patient.optimizers = [torch.optim.SGD(copies, 0.1)]
     found = perform(gradient_flow, patient)
     assert (found["trainable"], found["silent"]) == (len(copies), 0)
 
@@ -960,8 +976,14 @@ def test_exams_leave_no_trace(model, data) -> None:
         assert torch.equal(parameter, value)
 
 
-@pytest.mark.parametrize("how", ["round", "sign"])
-@pytest.mark.parametrize(("passes", "meant"), [(1.0, True), (0.5, False)])
+@pytest.mark.parametrize(
+    ("how", "passes", "meant"),
+    [
+        *((how, 1.0, True) for how in ("round", "sign", "where", "compared")),
+        *((how, 0.5, False) for how in ("round", "sign", "where")),
+        *((how, 1.0, False) for how in ("no level", "cut off")),
+    ],
+)
 def test_straight_through_a_scale_that_has_a_derivative(
     how: str, passes: float, meant: bool
 ) -> None:

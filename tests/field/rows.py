@@ -94,6 +94,7 @@ MODELS = (
     Row(program="models/wgan_gp", slow=True),
     Row(program="models/distillation", slow=True),
     Row(program="models/copy_task", exams=True, slow=True),
+    Row(program="models/fast_paths", exams=True),
     Row(program="models/accumulation", exams=True, slow=True),
     Row(program="models/gradient_cache", slow=True),
     Row(program="models/several_losses", slow=True),
@@ -138,6 +139,7 @@ AUTOGRAD = (
     Row(program="hooks/of_modules", exams=True),
     Row(program="hooks/of_tensors", exams=True),
     Row(program="hooks/of_everything"),
+    Row(program="hooks/numbered"),
 )
 SAVING = (
     Row(program="saving/pickles"),

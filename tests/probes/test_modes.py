@@ -44,7 +44,9 @@ def test_frozen_parts_do_not_count(
     finally:
         watch.close("done")
     assert watch.faults == []
-    assert set(open_record(tmp_path)["mode.training"].values) == shares
+    record = open_record(tmp_path)
+    assert set(record["mode.training"].values) == shares
+    assert set(record["mode.whole"].values) == {1.0}
 
 
 class Scaled(nn.Module):

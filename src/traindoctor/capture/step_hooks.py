@@ -16,6 +16,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from traindoctor.ground.hook_handles import own_handles
+
 Before = Callable[[Optimizer, Any, Any], Any]
 After = Callable[[Optimizer, Any, Any], None]
 
@@ -73,10 +75,11 @@ class StepHooks:
 
     def _register(self) -> None:
         if not self._handles:
-            self._handles = [
-                register_optimizer_step_pre_hook(self.before),
-                register_optimizer_step_post_hook(self.after),
-            ]
+            with own_handles():
+                self._handles = [
+                    register_optimizer_step_pre_hook(self.before),
+                    register_optimizer_step_post_hook(self.after),
+                ]
 
     def _leave(self) -> None:
         # Inside a step the pair stays: it calls nobody then.

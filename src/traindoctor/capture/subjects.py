@@ -7,14 +7,20 @@ import weakref
 import torch
 
 from traindoctor.experiment.patient import Patient
+from traindoctor.ground.memory import memory, nbytes
 from traindoctor.ground.names import unwrap
 
 # Optimizers that exams may look at, the latest.
 OPTIMIZERS_KEPT = 4
+# A weight, its gradient, two moments.
+COPIES = 4
 
 
 class Subjects:
-    """Fills `patient.model`, `patient.optimizers` and the names of parameters. Holds nothing alive."""
+    """Fills `patient.model`, `patient.optimizers` and the names of parameters.
+
+    Small ones are held for the tests after the script's end, where a function that trained has returned; large ones never.
+    """
 
     def __init__(self, patient: Patient) -> None:
         self.patient = patient
@@ -33,7 +39,9 @@ class Subjects:
         self._roots[id(module)] = module
         if num_parameters(module):
             self.patient.names.add_module(module)
-            self.patient.model = unwrap(max(self._roots.values(), key=num_parameters))
+            self.patient.model = None  # what the script has let go of is gone with that
+            largest = unwrap(max(self._roots.values(), key=num_parameters))
+            self.patient.model = largest if may_be_held(largest) else weakref.ref(largest)
 
     def meet_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if self._optimizers.get(id(optimizer)) is None:
@@ -42,7 +50,10 @@ class Subjects:
                 p for group in optimizer.param_groups for p in group["params"]
             )
             # A script may make a new one at each step: holding them all would hold their states.
-            self.patient.optimizers = list(self._optimizers.values())[-OPTIMIZERS_KEPT:]
+            self.patient.optimizers = ()
+            latest = list(self._optimizers.values())[-OPTIMIZERS_KEPT:]
+            held = all(map(may_be_held, latest))
+            self.patient.optimizers = latest if held else weakref.WeakSet(latest)
 
     def left_behind(self) -> bool:
         """Whether the gradients of this step, unlike those of the last one, went to no optimizer that we know."""
@@ -54,6 +65,15 @@ class Subjects:
         """Modules may have been replaced since."""
         for root in list(self._roots.values()):
             self.patient.names.add_module(root)
+
+
+def may_be_held(owner: torch.nn.Module | torch.optim.Optimizer) -> bool:
+    """What the script lets go of would stay: within the memory bound, with gradients and two moments of each weight."""
+    if isinstance(owner, torch.nn.Module):
+        parameters = list(owner.parameters())
+    else:
+        parameters = [p for group in owner.param_groups for p in group["params"]]
+    return COPIES * sum(nbytes(parameter) for parameter in parameters) <= memory.bound
 
 
 def num_parameters(module: torch.nn.Module) -> int:

@@ -25,7 +25,7 @@ from traindoctor.ground.memory import memory
 from traindoctor.ground.mode_stack import Seat
 from traindoctor.ground.names import SHARDED, sharded
 from traindoctor.ground.stacks import stacks_restored
-from traindoctor.ground.torch_private import Dropout
+from traindoctor.ground.torch_private import Dropout, current_backward
 from traindoctor.ground.watchdog import Overdue, limited
 from traindoctor.tape.draft import MAX_BYTES
 from traindoctor.tape.draws import Draws
@@ -217,6 +217,8 @@ class Taping:
         assert self._recorder is not None
         self._finished = True
         try:
+            if current_backward() != -1:
+                raise ReplayError("the optimizer steps inside the backward pass")
             with stacks_restored():
                 tape = limited(self._recorder.finish, seconds=FINISH_SECONDS)
             tape.stage = stage = self._stages.taped(tape, stage, optimizer)

@@ -17,6 +17,8 @@ from traindoctor.record.stages import exam_and_stage, stretches
 MIN_POINTS = 20
 # A rise of the loss by a fifth over its best level is no noise of batches once windows are averaged.
 RISE = 0.2
+# Of what the loss had fallen it has gained back so much: the run ends as if it had not learned.
+REGAINED = 0.5
 # The loss within this many nats of a rung, for 40 steps, is "on the rung" (lab: healthy runs stay <= 16 steps).
 ON_RUNG = 0.05
 RUNG_STEPS = 40
@@ -96,7 +98,7 @@ def _windows(series: Series) -> tuple[float, float, float, float] | None:
 
 
 def _rising(record: Record) -> list[Symptom]:
-    series = loss_of(record)
+    series = every_loss(record)
     windows = _windows(series) if series is not None else None
     if series is None or windows is None or _optimised_falls(record):
         return []
@@ -107,9 +109,9 @@ def _rising(record: Record) -> list[Symptom]:
         text = f"the loss rises: {first:.4g} at first, {last:.4g} at the end"
         return [Symptom("loss-rising", text, None, True)]
     if last > lowest * (1 + RISE) and last > lowest + max(5 * noise, RISE):
-        return [
-            Symptom("loss-rebounds", f"the loss fell to {lowest:.4g} and is back at {last:.4g}")
-        ]
+        text = f"the loss fell to {lowest:.4g} and is back at {last:.4g}"
+        lost = last - lowest > REGAINED * (first - lowest)
+        return [Symptom("loss-rebounds", text, None, lost)]
     return []
 
 
@@ -143,7 +145,7 @@ def _moves(record: Record, stage: Record) -> bool:
 
 
 def _flat(record: Record) -> list[Symptom]:
-    series = loss_of(record)
+    series = every_loss(record)
     windows = _windows(series) if series is not None else None
     if series is None or windows is None or _optimised_falls(record):
         return []

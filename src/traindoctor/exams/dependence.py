@@ -6,7 +6,8 @@ that enter the loss are compared. A place that may not move and does not gives e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -127,11 +128,14 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
     if places == 0:
         own = moved[row] if len(moved) == rows else moved.max()
         others = torch.cat([moved[:row], moved[row + 1 :]])
-        whole = movement(tape, ends, base, changed(index, ends, row, range(begin, end)))
+        every = changed(index, ends, row, range(begin, end))
+        whole = movement(tape, ends, base, every)
         result |= {
             "any_token": float(torch.maximum(own, whole[row])) / spread,
             "other_rows": float(others.max()) / spread if len(others) else 0.0,
         }
+        if result["any_token"] == 0 and len(moved) == rows:
+            result["stirred"] = by_stirred_weights(tape, ends, every, lambda moved: moved[row])
     else:
         grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
         # A place whose target does not count may see what it likes: the prefix of a prefix model, padding.
@@ -151,7 +155,9 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
             if ends.causal and hole_behind(grid[row], middle):
                 result["hole"] = smallest_hole(tape, ends, row, begin, middle)
             if result["other_places"] == 0:
-                result["stirred"] = by_stirred_weights(tape, ends, one_token, row, middle)
+                result["stirred"] = by_stirred_weights(
+                    tape, ends, one_token, partial(elsewhere, ends, row, middle)
+                )
                 result["other_inputs"] = by_other_inputs(tape, structure, ends, base) / spread
     forbidden = result.get("future", 0.0) > ROUNDING and ends.causal
     if forbidden or result["other_rows"] > ROUNDING:
@@ -172,13 +178,19 @@ def of_one_token(grid: Tensor, row: int, middle: int, spread: float) -> dict[str
     }
 
 
-def by_stirred_weights(
-    tape: StepTape, ends: Ends, index: Tensor, row: int, place: int
-) -> float | None:
-    """The movement at other places, over the spread, with other weights: gates and projections that start at zero pass nothing
-    yet, a wrong mask never will. None where the step cannot be run so."""
+def elsewhere(ends: Ends, row: int, place: int, moved: Tensor) -> Tensor:
+    """Of the movement, that at the other places of the row."""
     assert ends.layout is not None
     axis, rows, places = ends.layout
+    grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
+    return torch.cat([grid[row, :place], grid[row, place + 1 :]])
+
+
+def by_stirred_weights(
+    tape: StepTape, ends: Ends, index: Tensor, where: Callable[[Tensor], Tensor]
+) -> float | None:
+    """The movement there, over the spread, with other weights: gates and projections that start at zero pass nothing
+    yet, a wrong mask never will. None where the step cannot be run so."""
     weights, want = stirred(tape, STIRRED), (ends.loss.logits,)
     try:
         base = replay(tape, parameters=weights, want=want)[ends.loss.logits]
@@ -188,9 +200,8 @@ def by_stirred_weights(
         return None
     scores = ends.scores(base).float()
     moved = (ends.scores(other).float() - scores).abs().amax(dim=1).cpu()
-    grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
-    later = torch.cat([grid[row, :place], grid[row, place + 1 :]])
-    return float(later.max()) / max(float(scores.std(0).mean()), 1e-12) if len(later) else None
+    found = where(moved)
+    return float(found.max()) / max(float(scores.std(0).mean()), 1e-12) if found.numel() else None
 
 
 def by_other_inputs(tape: StepTape, structure: Structure, ends: Ends, base: Tensor) -> float:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.loss_sites import loss_sites
@@ -52,14 +53,14 @@ def example_order(patient: Patient) -> Mapping[str, Any]:
     site = next((s for s in loss_sites(tape) if s.in_root and s.op.segment == 0), None)
     if site is None:
         raise NotApplicable("no loss compares predictions with targets")
-    ways = [
-        (count, moved)
+    found = [
+        (share, count, moved)
         for count in examples(structure, site.logits)
         if (moved := what_moves(structure, site.logits, count)) is not None
+        and (share := strayed(tape, site.logits, moved, count)) is not None
     ]
-    if not ways:
+    if not found:
         raise NotApplicable("nothing tells the examples of a batch from the places of one")
-    found = [(strayed(tape, site.logits, moved, count), count, moved) for count, moved in ways]
     kept = [(count, moved) for share, count, moved in found if not share]
     if all(meet(tape, site.logits, moved, count) for count, moved in kept):
         # What may stand in any order and meets all the same are the places of a set, and no examples.
@@ -113,14 +114,14 @@ def what_moves(structure: Structure, logits: Ref, count: int) -> list[Ref] | Non
         elif axes == 1 and tape.constants[ref].is_floating_point():
             return None
     for op in tape.ops:
-        for ref in op.outputs if op.rng else ():
-            if ref is None or not structure.depends(logits, ref):
+        for made in op.outputs if op.rng else ():
+            if made is None or not structure.depends(logits, made):
                 continue
-            shape = structure.shape(ref)
+            shape = structure.shape(made)
             if op.writes or shape.count(count) > 1:
                 return None
             if count in shape:
-                moved.append(ref)
+                moved.append(made)
             elif shape and shape[0] % count == 0:
                 return None
     return moved if tape.data_set.intersection(moved) else None
@@ -146,8 +147,12 @@ def names_places(structure: Structure, logits: Ref, ref: Ref) -> bool:
     )
 
 
-def strayed(tape: StepTape, logits: Ref, moved: Sequence[Ref], count: int) -> float:
-    before, after = both_orders(tape, [logits], moved, count)
+def strayed(tape: StepTape, logits: Ref, moved: Sequence[Ref], count: int) -> float | None:
+    """None where the step cannot be run so: features in another order may be no members of their tables."""
+    try:
+        before, after = both_orders(tape, [logits], moved, count)
+    except ReplayError:
+        return None
     return astray_share(before[logits], after[logits], count)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,7 @@ from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.numerics.finite_difference import directional_test
 from traindoctor.tape.compare import Difference, compare
 from traindoctor.tape.execute import arguments, look_inside, values_before
-from traindoctor.tape.operators import ROUNDING, STEPS
+from traindoctor.tape.operators import CASTS, COMPARISONS, ROUNDING, SCALING, STEPS, SUMS
 from traindoctor.tape.ops import PARAMETER, FunctionCall, Op, Ref, is_foreign, refs_in
 from traindoctor.tape.runner import apply_whole
 
@@ -150,9 +150,10 @@ def _by_tape(
     real = [part for part in parts if part.reference_norm > 0]
     worst = _worst(real or parts)
     noise = 8 * max(torch.finfo(values[ref].dtype).eps for ref in live)
-    kinds = {op.kind for op in tape.ops if op.users_function is call}
+    inside = [op for op in tape.ops if op.users_function is call]
+    kinds = {op.kind for op in inside}
     # A scale that is taken from what is rounded has a derivative: then the whole has one, and nobody means it.
-    stepwise = bool(kinds & STEPS) and _straight_through(given, sent)
+    stepwise = jumps(inside) and _straight_through(given, sent)
     surrogate = worst is not None and (not real or stepwise)
     return {
         "test": "tape",
@@ -204,6 +205,23 @@ def _worst(parts: list[Difference]) -> Difference | None:
         key=lambda p: p.difference if math.isfinite(p.difference) else 1e30,
         default=None,
     )
+
+
+def jumps(ops: Sequence[Op]) -> bool:
+    """A step function is part of it: of torch's, or a comparison that chooses between two numbers, or to which one is added.
+
+    What is multiplied by a comparison, or cut off by it, need not jump: `x * (x > 0)`.
+    """
+    truths: set[Ref] = set()
+    for op in ops:
+        made = {ref for ref in op.outputs if ref is not None}
+        if op.kind in COMPARISONS:
+            truths |= made
+        elif len(op.inputs) == 1 and op.inputs[0] in truths:
+            if op.kind in SUMS or op.kind == "where":
+                return True
+            truths |= made if op.kind in CASTS | SCALING else set()
+    return any(op.kind in STEPS for op in ops)
 
 
 def _straight_through(given: Mapping[Ref, Tensor | None], sent: Mapping[Ref, Tensor]) -> bool:

@@ -197,7 +197,9 @@ def optimised(tape: StepTape, replayed: Replay, reads: list[Ref]) -> dict[str, T
         if root.ref is not None and sites_of(tape, [root.ref]) & sites_of(tape, reads)
     ]
     if not shared or len(shared) == len(tape.roots):
-        return {name: g for name, g in tape.fresh.items() if g is not None}
+        # What is no part of the step has a gradient where its memory is also that of others' (a flat buffer of all).
+        fresh = tape.fresh.items()
+        return {name: g for name, g in fresh if g is not None and name in tape.parameters}
     total: dict[str, Tensor] = {}
     for number in shared:
         for name, g in replayed.gradients_of(replayed.roots[number]).items():

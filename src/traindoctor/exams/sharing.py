@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.operators import NO_PRODUCT
 from traindoctor.tape.ops import Op, Ref
@@ -23,6 +23,8 @@ def sharing(patient: Patient) -> Mapping[str, Any]:
     `reused`: parameters used again above themselves."""
     tape = patient.tape
     assert tape is not None
+    if patient.model_is_gone:
+        raise NotPossible("the model was deleted before it could be examined")
     reused = reused_parameters(tape)
     hidden = [name for name in tape.parameters if tape.parameters[name].value.ndim >= 2]
     if not hidden:

@@ -13,13 +13,7 @@ if TYPE_CHECKING:
 
 def trained(patient: Patient) -> set[str]:
     """Names that an optimizer holds; a network that none holds is not meant to learn (a teacher, a target)."""
-    return {
-        patient.names.of(parameter)
-        for optimizer in patient.optimizers
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.requires_grad
-    }
+    return set(patient.in_optimizers() or patient.learning)
 
 
 def no_gradient(gradient: Tensor | None) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import weakref
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 
 from traindoctor.experiment.crash import Crash
 from traindoctor.ground.border import modes_aside, silent_warnings, state_set_aside, usual_state
+from traindoctor.ground.hook_handles import own_handles
 from traindoctor.ground.hooks_aside import hooks_aside
 from traindoctor.ground.memory import memory
 from traindoctor.ground.names import Names, unwrap
@@ -33,14 +35,30 @@ KEPT_FIRST, KEPT_LATEST = 2, 2
 KEPT_OF_LATER_STAGES = 1
 
 
+class MayBeGone:
+    """The model, or a weak reference to it: read, it is the model, or None once the script has let go of it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.slot = f"_{name}"
+
+    def __get__(self, patient: object, owner: type | None = None) -> nn.Module | None:
+        held = None if patient is None else vars(patient).get(self.slot)
+        return held() if isinstance(held, weakref.ref) else held
+
+    def __set__(self, patient: object, held: nn.Module | weakref.ref[nn.Module] | None) -> None:
+        vars(patient)[self.slot] = held
+
+
 @dataclass
 class Patient:
     """The run, as exams see it."""
 
     names: Names = field(default_factory=Names)
     writer: RecordWriter | None = None
-    model: nn.Module | None = None
-    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    model: MayBeGone = MayBeGone()
+    optimizers: Collection[torch.optim.Optimizer] = ()
+    learning: frozenset[str] = frozenset()
+    """Names of what the optimizers held when a step was taped."""
     tapes: dict[int, StepTape] = field(default_factory=dict)
     refusals: dict[int, str] = field(default_factory=dict)
     """Steps that could not be taped, and why."""
@@ -97,6 +115,7 @@ class Patient:
     def add_tape(self, tape: StepTape) -> None:
         """Keeps the first and the latest few of each stage."""
         self.tapes[tape.step] = tape
+        self.learning = self.in_optimizers() or self.learning
         steps = sorted(step for step, other in self.tapes.items() if other.stage == tape.stage)
         first, latest = (KEPT_OF_LATER_STAGES,) * 2 if tape.stage else (KEPT_FIRST, KEPT_LATEST)
         for step in steps[first:-latest]:
@@ -113,6 +132,20 @@ class Patient:
         tapes = sum(tape.bytes for tape in self.tapes.values())
         kept = self.snapshot.bytes if self.snapshot is not None else 0
         return tapes + kept + (self.crash.bytes if self.crash is not None else 0)
+
+    def in_optimizers(self) -> frozenset[str]:
+        return frozenset(
+            self.names.of(parameter)
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad
+        )
+
+    @property
+    def model_is_gone(self) -> bool:
+        """It was known, and the script has let go of it."""
+        return self.model is None and vars(self).get("_model") is not None
 
     def logs(self) -> list[Any]:
         """The StepLogs whose data were kept, in order; none where the run is watched without replay."""
@@ -138,6 +171,7 @@ class Patient:
             stack.enter_context(random_state_restored())
             stack.enter_context(modes_restored())
             stack.enter_context(hooks_aside())
+            stack.enter_context(own_handles())
             stack.enter_context(modules_restored(self.model))
             stack.enter_context(gradients_restored(tensor for _, tensor in self.names.parameters()))
             stack.enter_context(stacks_restored())

@@ -93,4 +93,6 @@ def axis_of_classes(tape: StepTape, op: Op) -> int | None:
 
 
 def of_weights(tape: StepTape, ref: Ref) -> bool:
-    return depends_on(tape, ref) == PARAMETER
+    passing = {leaf.ref for leaf in tape.parameters.values() if leaf.passing}
+    behind = {ref, *(one for op in tape.needed([ref]) for one in op.inputs)}
+    return depends_on(tape, ref) == PARAMETER and not passing & behind

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch.overrides import TorchFunctionMode
 
+from traindoctor.ground import fast_paths
 from traindoctor.ground.torch_private import (
     DeviceContext,
     num_function_modes,
@@ -33,7 +34,15 @@ def take_from_stack(mode: TorchFunctionMode) -> bool:
         if not found:
             above.append(top)
     _push_all(above)
+    if found:
+        fast_paths.end(mode)
     return found
+
+
+def put_on_top(mode: TorchFunctionMode) -> None:
+    """To listen for a while: a mode of ours, as long as no other context is entered."""
+    push_function_mode(mode)
+    fast_paths.begin(mode)
 
 
 def put_below(mode: TorchFunctionMode) -> None:
@@ -47,6 +56,7 @@ def put_below(mode: TorchFunctionMode) -> None:
         above.append(top)
     push_function_mode(mode)
     _push_all(above)
+    fast_paths.begin(mode)
 
 
 def _stays_lowest(mode: TorchFunctionMode) -> bool:
@@ -57,7 +67,8 @@ def _stays_lowest(mode: TorchFunctionMode) -> bool:
 def take_ours_from_stack() -> None:
     """A forked child has the stack of the thread that forked: ours go, the script's own modes stay."""
     modes = [pop_function_mode() for _ in range(stack_height())]
-    _push_all([mode for mode in modes if not type(mode).__module__.startswith("traindoctor.")])
+    _push_all([mode for mode in modes if fast_paths.is_not_ours(mode)])
+    fast_paths.end_all()
 
 
 def _push_all(popped: Sequence[TorchFunctionMode]) -> None:

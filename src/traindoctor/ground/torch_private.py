@@ -27,11 +27,13 @@ try:
     pop_dispatch_mode, push_dispatch_mode = _dispatch._pop_mode, _dispatch._push_mode
     dispatch_mode_stack = _dispatch._get_current_dispatch_mode_stack
     num_function_modes = _C._len_torch_function_stack
+    function_mode_stack = _overrides._get_current_function_mode_stack
     num_dispatch_modes = _C._len_torch_dispatch_stack
 
     # Our own calls of torch: the script's modes and subclasses hear nothing of them.
     DisableTorchFunction = _C.DisableTorchFunction
-    EnableTorchFunction = _C._EnableTorchFunction
+    # Of subclasses that do not hear them.
+    DISABLED = _C._disabled_torch_function_impl
 
     # Where we must not look: inside a trace, a functorch transform, a profile of the script's own, a CUDA graph.
     is_tracing = _C._is_tracing

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.ground.border import border
+from traindoctor.ground.hook_handles import own_handles
 from traindoctor.ground.names import may_run_compiled
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
@@ -61,9 +62,10 @@ class Activations:
         modules = [m for m in root.modules() if not isinstance(m, torch.jit.ScriptModule)]
         if may_run_compiled(root):
             return
-        for module in modules[:MOST_MODULES]:
-            if measurable(module):
-                self._handles.append(module.register_forward_hook(self._measure))
+        with own_handles():
+            for module in modules[:MOST_MODULES]:
+                if measurable(module):
+                    self._handles.append(module.register_forward_hook(self._measure))
 
     def _unhook(self) -> None:
         for handle in self._handles:

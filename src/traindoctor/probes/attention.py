@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.ground import frames
 from traindoctor.ground.border import border
-from traindoctor.ground.mode_stack import take_from_stack
+from traindoctor.ground.mode_stack import put_on_top, take_from_stack
 from traindoctor.ground.names import may_run_compiled
 from traindoctor.ground.nested import tensors_in
 from traindoctor.ground.quiet import active
@@ -66,7 +66,7 @@ class Attention:
             begins = due and event.wants_grad and event.training and not self._done
             if begins and self._listener is None and not may_run_compiled(event.module):
                 self._listener = Listener(self.names)
-                self._listener.__enter__()  # type: ignore[no-untyped-call]
+                put_on_top(self._listener)
         elif isinstance(event, ForwardEnd) and self._listener is not None:
             self._stop()
 

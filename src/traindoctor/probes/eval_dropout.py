@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.ground.border import border
-from traindoctor.ground.mode_stack import take_from_stack
+from traindoctor.ground.mode_stack import put_on_top, take_from_stack
 from traindoctor.ground.names import may_run_compiled
 from traindoctor.ground.unseen import handed_on
 from traindoctor.probes.base import Cost
@@ -45,7 +45,7 @@ class EvalDropout:
                 self._trained.add(event.module)
             elif self._left and event.module in self._trained and evaluates(event.module):
                 self._listener = Listener()
-                self._listener.__enter__()  # type: ignore[no-untyped-call]
+                put_on_top(self._listener)
         elif isinstance(event, ForwardEnd) and self._listener is not None:
             self._left -= 1
             self._counts.append(self._listener.count)

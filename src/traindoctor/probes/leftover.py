@@ -75,12 +75,14 @@ class Leftover:
                 self._trees.learn(event.module)
                 self._called.add(event.module)
         elif isinstance(event, StepEnd):
-            key = id(event.optimizer)
-            self._hold(key, event.optimizer)
-            for known in (key, NOBODY):
-                if known in self._lowest:
-                    self._stepped[key] = self._lowest.pop(known)
-            self._unmeasured = self._unmeasured or key not in self._stepped
+            # One that is stepped inside another's step may have parameters that the other lacks.
+            for optimizer in (event.optimizer, *(inner for inner, _ in event.inside)):
+                key = id(optimizer)
+                self._hold(key, optimizer)
+                for known in (key, NOBODY):
+                    if known in self._lowest:
+                        self._stepped[key] = self._lowest.pop(known)
+                self._unmeasured = self._unmeasured or key not in self._stepped
         elif isinstance(event, BackwardBegin) and event.inputs is None:
             self._look(due=due)
 

@@ -24,7 +24,8 @@ SENSITIVE = (
 
 
 class Modes:
-    """`mode.training`: share of mode-sensitive modules in training mode during the step's training forward;
+    """`mode.training`: share of mode-sensitive modules in training mode during the step's training forward, and
+    `mode.whole`: whether the model around them is (it is where only parts were frozen);
     `mode.eval_training`: the same during forward passes without gradient. 1 or 0 in a sound run.
     `mode.beside_training`: the same of another model that is asked without gradient (a teacher). The fact
     `mode.statistics`: whether some of them keep statistics of what they saw, as BatchNorm does."""
@@ -41,6 +42,7 @@ class Modes:
         """Model -> weak references to its mode-sensitive modules, each with the one whose weights it works beside."""
         self._trained: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._training: float | None = None
+        self._whole = False
         self._evaluating: float | None = None
         self._beside: float | None = None
         self._statistics: bool | None = None
@@ -54,6 +56,7 @@ class Modes:
             self._trained.add(event.module)
             if self._training is None:
                 self._training = self._share(event.module, frozen=False)
+                self._whole = event.module.training
             if self._statistics is None:
                 self._statistics = any(keeps_statistics(m) for m in event.module.modules())
         elif event.module in self._trained and learns(event.module):
@@ -81,6 +84,7 @@ class Modes:
             self._told = True
         if self._training is not None:
             record.scalar("mode.training", step, self._training)
+            record.scalar("mode.whole", step, float(self._whole))
         if self._evaluating is not None:
             record.scalar("mode.eval_training", step, self._evaluating)
         if self._beside is not None:

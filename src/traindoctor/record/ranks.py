@@ -64,7 +64,8 @@ def held_by_all(record: Record) -> list[str]:
     if any(one is None for one in equal):
         return []
     weights, gradients = (one or {} for one in equal)
-    told = [n for n in weights if weights[n] is not None or gradients.get(n) is not None]
+    # Of weights that are all one number, gradients that differ say nothing: so they do where nobody averages them.
+    told = [n for n in weights if weights[n] is not None or gradients.get(n)]
     shared = [n for n in told if weights[n] or gradients.get(n)]
     return [] if len(shared) == len(told) else shared
 

@@ -199,6 +199,8 @@ class Leaf:
     value: Tensor
     hooked: bool = False
     """It has gradient hooks of the user's: what arrives in .grad is not what autograd computed."""
+    passing: bool = False
+    """No `nn.Parameter` and not met before: a value that gradients are collected at (a cache of features), no weight."""
 
 
 @dataclass(slots=True)

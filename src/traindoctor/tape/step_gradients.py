@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from traindoctor.ground.hook_handles import own_handles
 from traindoctor.ground.names import is_trainable_leaf, local
 from traindoctor.ground.quiet import quiet
 from traindoctor.tape.draft import Draft
@@ -81,10 +82,11 @@ class StepGradients:
 
     def _listen(self) -> None:
         """DistributedDataParallel averages as soon as a gradient is accumulated: hooks of the parameter come before."""
-        for name, parameter in self._trainable().items():
-            bare = parameter._backward_hooks is None
-            handle = parameter.register_hook(partial(self._add_own, name))
-            self._hooks.append((handle, parameter if bare else None))
+        with own_handles():
+            for name, parameter in self._trainable().items():
+                bare = parameter._backward_hooks is None
+                handle = parameter.register_hook(partial(self._add_own, name))
+                self._hooks.append((handle, parameter if bare else None))
 
     def close(self) -> None:
         """No hook stays on a parameter, and no gradient is held."""

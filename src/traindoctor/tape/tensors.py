@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import Parameter
 
 from traindoctor.errors import ReplayError
 from traindoctor.ground.memory import nbytes
@@ -197,10 +198,12 @@ class TensorTable:
         return ref
 
     def _new_leaf(self, tensor: Tensor, storage: Storage) -> Ref:
-        name = self.draft.names.of(tensor)
+        names = self.draft.names
+        passing = not isinstance(tensor, Parameter) and not names.has(tensor)
+        name = names.of(tensor)
         ref = self._new_ref(tensor, storage, None)
         hooked = bool(getattr(tensor, "_backward_hooks", None))
-        self.draft.leaves[name] = Leaf(ref, self.draft.copy(tensor), hooked)
+        self.draft.leaves[name] = Leaf(ref, self.draft.copy(tensor), hooked, passing)
         self.leaf_tensors[name] = weakref.ref(tensor)
         storage.leaf = storage.leaf or ref
         storage.depends_on |= PARAMETER

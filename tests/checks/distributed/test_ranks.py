@@ -156,6 +156,27 @@ def test_only_what_all_ranks_hold_is_compared(split: bool) -> None:
     assert not isinstance(ranks_see_same_data(ranks[0]), Finding)
 
 
+def test_weights_that_meet_now_and_then_are_no_fault_where_some_are_all_one_number() -> None:
+    """A norm starts at ones on every rank: that its gradients differ does not make the other weights parts of a whole."""
+    ranks = []
+    for n in (0, 1):
+        one = rank(n, start=True, gradients=False, weights=False, data=True)
+        series = series_of(one)
+        series["weights.crc_before"] = [float(k + 99 * n * (k % 8 != 0)) for k in range(STEPS)]
+        apart = [float(k + 99 * n) for k in range(STEPS)]
+        layers = {
+            "weights.crc_before_by_parameter": {
+                "up": [7.0, *apart[1:]],
+                "norm": [float("nan")] * STEPS,
+            },
+            "grad.crc_by_parameter": {"up": apart, "norm": apart},
+        }
+        ranks.append(make_record(series, facts=one.facts, layers=layers))
+    ranks[0].ranks = tuple(ranks)
+    assert STEPS > 8
+    assert isinstance(gradients_not_synced(ranks[0]), Clear)
+
+
 def series_of(record: Record) -> dict[str, list[float]]:
     return {name: record[name].values.tolist() for name in record._series}
 

@@ -63,6 +63,16 @@ def test_fires_when_train_is_forgotten_after_an_evaluation() -> None:
     assert found.since_step == 10
 
 
+@pytest.mark.parametrize(("whole", "asked"), [(1.0, False), (0.0, False), (1.0, True)])
+def test_parts_that_are_frozen_in_the_middle(whole: float, asked: bool) -> None:
+    """On purpose, where the model itself goes on in training mode and nobody has evaluated it: batch statistics, mostly."""
+    series = {"mode.training": [1.0] * 10 + [0.0] * 20, "mode.whole": [1.0] * 10 + [whole] * 20}
+    if asked:
+        series["mode.eval_training"] = [0.0] * 10
+    found = wrong_train_eval_mode(make_record(series))
+    assert isinstance(found, Clear if whole and not asked else Finding)
+
+
 def test_fires_when_the_held_out_loss_is_taken_in_training_mode() -> None:
     series = {
         "mode.training": [1.0] * 10,

@@ -125,6 +125,21 @@ def test_fires_on_a_rate_that_is_zero_throughout() -> None:
     assert isinstance(lr_schedule_wrong(record([0.0, *[1e-5] * 59])), Clear)
 
 
+@pytest.mark.parametrize("setting", ["total_steps", "T_max", "total_iters"])
+@pytest.mark.parametrize(
+    ("length", "calls", "sick"),
+    [(240, 6, True), (240, 240, False), (6, 6, False), (1000, 6, False)],
+)
+def test_a_schedule_in_steps_that_is_stepped_once_an_epoch(
+    setting: str, length: int, calls: int, sick: bool
+) -> None:
+    rates = [1.6e-4 + 1e-5 * (step // 40) for step in range(240)]
+    found = lr_schedule_wrong(
+        record(rates, schedule=stepped(calls, **{setting: length}), initial=1.6e-4)
+    )
+    assert isinstance(found, Finding if sick else Clear)
+
+
 def test_a_long_warm_up_is_not_stuck_while_its_scheduler_is_stepped() -> None:
     """The fact about schedules is older than the series: it says one call where there were sixty."""
     rates = [1e-6 * (k + 1) for k in range(60)]

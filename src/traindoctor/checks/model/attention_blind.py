@@ -162,12 +162,17 @@ def of_tokens(record: Record) -> Outcome:
             "nothing passes at initialisation; tested again later", wants="dependence"
         )
     pair = pairs[0]
-    value = pair.get("any_token", pair.get("other_places"))
+    name = "change of the prediction with the tokens of its sequence"
+    items = [("any_token", name)]
+    if not pair["pooled"]:
+        own = "change at the token's own position"
+        items = [("other_places", "change of the logits at other positions"), ("one_token", own)]
+    expected = ("0.01 or more", None)
     return attention_blind.finding(
-        evidence(
-            "change of the logits at other positions", value, "0.01 or more", step=result.step
+        *(
+            evidence(name, pair.get(key), meant, step=result.step)
+            for (key, name), meant in zip(items, expected)
         ),
-        evidence("change at the token's own position", pair.get("one_token"), step=result.step),
         line=pair["line"],
         since_step=0,
         grade="exact",

@@ -89,6 +89,11 @@ def wrong_train_eval_mode(record: Record) -> Outcome:
                 "the last stage starts in eval mode with no evaluation before it, which is "
                 "taken as intended"
             )
+        whole = record.get("mode.whole")
+        if first and whole is not None and whole.last and not evaluated(record, before, after):
+            return wrong_train_eval_mode.clear(
+                "parts of the model are frozen in eval mode with no evaluation before, which is taken as intended"
+            )
         return wrong_train_eval_mode.finding(
             evidence(
                 "share of modules in train mode",

@@ -24,6 +24,9 @@ STUCK = 0.2
 STUCK_STEPS = 50
 # A scheduler stepped less often than this per optimizer step counts epochs, not steps.
 PER_EPOCH = 0.1
+# Settings that say how many of its own steps a schedule lasts; as many as the run has, to this share.
+LENGTHS = ("total_steps", "T_max", "total_iters")
+SAME_LENGTH = 0.02
 # Steps with a rate of exactly 0 move nothing: no end of a decay has half of a run of them.
 ZERO_SHARE = 0.5
 # The highest rate is the square of the one meant, to this share: factors of 1 have no such peak by accident.
@@ -76,7 +79,15 @@ def lr_schedule_wrong(record: Record) -> Outcome:
     if trace is None:
         return lr_schedule_wrong.not_judged("the learning rate is not known")
     schedules = record.fact("schedule") or []
-    for judge in (_zero, _other_optimizer, _stuck, _squared, _runaway, _one_for_all):
+    for judge in (
+        _zero,
+        _other_optimizer,
+        _stuck,
+        _in_another_unit,
+        _squared,
+        _runaway,
+        _one_for_all,
+    ):
         found = judge(record, trace, schedules)
         if found is not None:
             return found
@@ -198,6 +209,33 @@ def _stuck(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) ->
         since_step=0,
         grade="exact",
     )
+
+
+def _in_another_unit(
+    record: Record, trace: RateTrace, schedules: list[dict[str, Any]]
+) -> Finding | None:
+    """Built for as many steps as the run has, and stepped once an epoch: it never leaves its beginning."""
+    for schedule in schedules:
+        length = next((schedule[key] for key in LENGTHS if schedule.get(key)), None)
+        if not isinstance(length, int | float) or record.num_steps < STUCK_STEPS:
+            continue
+        steps, calls = record.num_steps, schedule["calls"]
+        if abs(length - steps) > SAME_LENGTH * steps or not 0 < calls <= PER_EPOCH * steps:
+            continue
+        return lr_schedule_wrong.finding(
+            evidence("steps of the optimizer", steps),
+            evidence("steps that the schedule was built for", length),
+            evidence("steps of the scheduler", calls, length),
+            evidence("learning rate at the end", trace.series.last),
+            summary=(
+                f"{schedule['class']} was built for {length:.0f} steps, as many as the run has, and was "
+                f"stepped {calls} times: the learning rate is still at the beginning of its schedule"
+            ),
+            remedy="Call `scheduler.step()` after every optimizer step, or build it with the number of epochs.",
+            since_step=schedule["since_step"],
+            grade="exact",
+        )
+    return None
 
 
 def _squared(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> Finding | None:
