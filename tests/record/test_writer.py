@@ -98,7 +98,10 @@ def test_changed_layers_start_a_table_of_their_own(tmp_path: Path) -> None:
     writer.layers("grad.rms", 2, ["a"], [3.0])
     writer.close()
     record = open_record(tmp_path)
-    assert record.layers("grad.rms").steps.tolist() == [0, 2]
+    whole = record.layers("grad.rms")
+    assert whole.steps.tolist() == [0, 1, 2]
+    assert whole.layers == ("a", "b")
+    np.testing.assert_array_equal(whole.values, [[1.0, np.nan], [1.0, 2.0], [3.0, np.nan]])
     assert record.layers("grad.rms#2").layers == ("a", "b")
 
 

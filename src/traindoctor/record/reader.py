@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,14 @@ class StoredRecord(Record):
         return found
 
     def layers(self, name: str) -> LayerSeries | None:
+        """With what came after the layers had become others (`name#2`, ...: another model, new parameters)."""
+        parts = [name]
+        while f"{name}#{len(parts) + 1}" in self._layer_ids:
+            parts.append(f"{name}#{len(parts) + 1}")
+        tables = [table for one in parts if (table := self._table(one)) is not None]
+        return joined(tables) if len(tables) > 1 else tables[0] if tables else None
+
+    def _table(self, name: str) -> LayerSeries | None:
         if name not in self._layer_ids:
             return None
         if name in self._read_layers:
@@ -194,6 +202,21 @@ class StoredRecord(Record):
 
     def close(self) -> None:
         self._db.close()
+
+
+def joined(tables: Sequence[LayerSeries]) -> LayerSeries:
+    """One table of all their layers, in the order of steps; NaN where a layer was not there."""
+    layers = tuple(dict.fromkeys(layer for table in tables for layer in table.layers))
+    column = {layer: number for number, layer in enumerate(layers)}
+    values = np.full((sum(map(len, tables)), len(layers)), np.nan, np.float32)
+    begin = 0
+    for table in tables:
+        rows = slice(begin, begin + len(table))
+        values[rows, [column[layer] for layer in table.layers]] = table.values
+        begin += len(table)
+    steps = np.concatenate([table.steps for table in tables])
+    order = np.argsort(steps, kind="stable")
+    return LayerSeries(tables[0].name, layers, steps[order], values[order])
 
 
 RECORD_NAME = re.compile(r"record-(\d{1,9})\.sqlite")
