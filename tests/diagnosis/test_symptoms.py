@@ -38,6 +38,21 @@ def test_a_rise_over_the_start_is_grave() -> None:
     assert (symptom.name, symptom.grave) == ("loss-rising", True)
 
 
+@pytest.mark.parametrize(("back", "grave"), [(2.6, False), (3.6, True)])
+def test_a_loss_that_has_come_back_half_way_is_grave(back: float, grave: bool) -> None:
+    """It fell from 4 to 2."""
+    climbing = np.linspace(2.0, back, 100) + RNG.normal(0, 0.02, 100)
+    (symptom,) = symptoms(make_record({"loss.root": [*FALLING, *climbing, *[back] * 40]}))
+    assert (symptom.name, symptom.grave) == ("loss-rebounds", grave)
+
+
+def test_steps_of_which_only_the_optimised_loss_was_measured_belong_to_the_course() -> None:
+    """The loss of each token is counted more rarely, and it rose behind the last of those steps."""
+    losses = [*np.linspace(4.0, 2.0, 100), *np.linspace(2.0, 5.0, 100)]
+    record = make_record({"loss.root": losses, "loss.token": losses[:110]})
+    assert names(record) == ["loss-rising"]
+
+
 def staged(second: list[float]) -> set[str]:
     """After fifty steps another optimizer begins, on other data."""
     record = make_record({"loss.root": [*np.linspace(3.0, 1.0, 50), *second]})

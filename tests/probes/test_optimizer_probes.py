@@ -423,7 +423,7 @@ def test_a_state_that_stays_is_never_reset_even_when_it_was_loaded(tmp_path) -> 
     assert resets(tmp_path, train) == [0.0] * 4
 
 
-@pytest.mark.parametrize("kind", ["new object", "cleared", "momentum"])
+@pytest.mark.parametrize("kind", ["new object", "cleared", "momentum", "kept beside"])
 def test_a_state_thrown_away_at_each_step(tmp_path, kind: str) -> None:
     def make(model):
         if kind == "momentum":
@@ -432,16 +432,17 @@ def test_a_state_thrown_away_at_each_step(tmp_path, kind: str) -> None:
 
     def train() -> None:
         model = Two()
-        optimizer = make(model)
+        optimizer, old = make(model), []
         for _ in range(5):
             if kind == "cleared":
                 optimizer.state.clear()
             else:
+                old += [optimizer] if kind == "kept beside" else []
                 optimizer = make(model)
             step(model, optimizer)
 
-    # Of a new object it is known one step later that the old one does not go on beside it.
-    assert resets(tmp_path, train) == [1.0] * (4 if kind == "cleared" else 3)
+    # Of an object that is still there it is known one step later that it does not go on beside the new one.
+    assert resets(tmp_path, train) == [1.0] * (3 if kind == "kept beside" else 4)
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -124,17 +124,24 @@ def every_loss(record: Record) -> Series | None:
     loss, root = loss_of(record), record.get("loss.root")
     if loss is None or root is None or loss.name == root.name:
         return loss
-    _, at, under = np.intersect1d(loss.steps, root.steps, return_indices=True)
-    with np.errstate(all="ignore"):
-        ratios = loss.values[at] / root.values[under]
-    ratio = float(np.median(ratios)) if len(ratios) else math.nan
-    if not math.isfinite(ratio) or np.abs(ratios - ratio).max() > SAME * abs(ratio):
+    ratio = constant_ratio(loss, root)
+    if ratio is None:
         return loss
     alone = ~np.isin(root.steps, loss.steps)
     steps = np.concatenate([loss.steps, root.steps[alone]])
     values = np.concatenate([loss.values, ratio * root.values[alone]])
     order = np.argsort(steps, kind="stable")
     return Series(loss.name, steps[order], values[order])
+
+
+def constant_ratio(a: Series, b: Series) -> float | None:
+    """Of two series that are one quantity but for a factor; None where they are two."""
+    _, at, under = np.intersect1d(a.steps, b.steps, return_indices=True)
+    with np.errstate(all="ignore"):
+        ratios = a.values[at] / b.values[under]
+    ratio = float(np.median(ratios)) if len(ratios) else math.nan
+    one = math.isfinite(ratio) and np.abs(ratios - ratio).max() <= SAME * abs(ratio)
+    return ratio if one else None
 
 
 def window_means(series: Series) -> tuple[NDArray[np.float64], int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traindoctor.checks.course import LATE, above_level, every_loss, loss_of
+from traindoctor.checks.course import LATE, above_level, constant_ratio, every_loss, loss_of
 from traindoctor.checks.data.base import share_of_variance
 from traindoctor.checks.experiments import HELD_FIXED
 from traindoctor.record import Record, Series
@@ -122,8 +122,10 @@ def _has_no_floor(series: Series) -> bool:
 
 def _optimised_falls(record: Record) -> bool:
     """What backward is called on falls. A loss that it is made of (weighted, focal) may rise meanwhile, and rightly so."""
-    root = record.get("loss.root")
-    windows = _windows(root) if root is not None else None
+    root, loss = record.get("loss.root"), loss_of(record)
+    if root is None or loss is None or constant_ratio(loss, root) is not None:
+        return False
+    windows = _windows(root)
     return windows is not None and windows[1] < windows[0] - 5 * windows[3]
 
 
