@@ -64,6 +64,9 @@ def staged(second: list[float]) -> set[str]:
 def test_a_stage_begins_a_course_of_its_own() -> None:
     assert staged(list(np.linspace(8.0, 5.0, 50))) == set()
     assert staged(list(np.linspace(1.0, 9.0, 50))) == {"loss-rising"}
+    assert staged([1.0] * 50) == {"loss-flat"}
+    # An earlier stage has learned it to the end.
+    assert staged([0.02] * 50) == set()
 
 
 def test_a_loss_that_goes_below_0_has_no_level_to_fall_from() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traindoctor.checks.course import LATE, above_level, constant_ratio, every_loss, loss_of
+from traindoctor.checks.course import LATE, SOLVED, above_level, constant_ratio, every_loss, loss_of
 from traindoctor.checks.data.base import share_of_variance
 from traindoctor.checks.experiments import HELD_FIXED
 from traindoctor.record import Record, Series
@@ -53,7 +53,7 @@ def symptoms(record: Record) -> tuple[Symptom, ...]:
     A stage with an optimizer of its own begins a course of its own: fine-tuning on other texts starts at a higher loss.
     """
     stages = [stage for stage in stretches(record) or [record] if not _moves(record, stage)]
-    courses = [symptom for stage in stages for symptom in (*_rising(stage), *_flat(stage))]
+    courses = [symptom for stage in stages for symptom in (*_rising(stage), *_flat(record, stage))]
     found = [
         *_not_finite(record),
         *{symptom.name: symptom for symptom in reversed(courses)}.values(),
@@ -146,20 +146,22 @@ def _moves(record: Record, stage: Record) -> bool:
     return False
 
 
-def _flat(record: Record) -> list[Symptom]:
-    series = every_loss(record)
+def _flat(record: Record, stage: Record) -> list[Symptom]:
+    series = every_loss(stage)
     windows = _windows(series) if series is not None else None
-    if series is None or windows is None or _optimised_falls(record):
+    if series is None or windows is None or _optimised_falls(stage):
         return []
     first, last, _, noise = windows
-    if _has_no_floor(series):
+    whole = every_loss(record)
+    # What an earlier stage has learned to the end has nowhere to fall.
+    if _has_no_floor(series) or (whole is not None and last < SOLVED * whole.first):
         return []
     if abs(last - first) <= max(3 * noise, 0.01 * abs(first)):
         text = f"the loss does not fall: {first:.4g} at first, {last:.4g} at the end"
         # Fine-tuning at a tiny rate is flat at a good level. At the level of a blind guess nothing was learned.
-        classes = (record.fact("loss.site") or {}).get("classes")
+        classes = (stage.fact("loss.site") or {}).get("classes")
         guess = math.log(classes) if classes and classes > 1 else math.inf
-        untrained = record.get("loss.token") is not None and last >= guess - GUESS
+        untrained = stage.get("loss.token") is not None and last >= guess - GUESS
         # A preference, a match, a yes or no: ln 2 from the first step to the last is the toss of a coin.
         untrained = untrained or abs(last - math.log(2)) < COIN
         return [Symptom("loss-flat", text, None, untrained)]
