@@ -629,6 +629,35 @@ def test_a_gradient_cache_may_clear_late(tmp_path, cleared: str, given: str) -> 
     assert isinstance(found, Finding if cleared in ("never", "in part") else Clear)
 
 
+@pytest.mark.parametrize("handed_on", [True, False])
+def test_an_optimizer_inside_another_one_is_cleared_with_it(tmp_path, handed_on: bool) -> None:
+    class Both(torch.optim.SGD):
+        """Matrices by itself, what is left over by an optimizer of its own."""
+
+        def __init__(self, matrices, others) -> None:
+            super().__init__(matrices, lr=0.1)
+            self.inner = torch.optim.AdamW(others)
+
+        def step(self, closure=None):
+            super().step()
+            self.inner.step()
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            super().zero_grad(set_to_none)
+            if handed_on:
+                self.inner.zero_grad(set_to_none)
+
+    def train() -> None:
+        model = Two()
+        parts = [[p for p in model.parameters() if (p.ndim > 1) is flat] for flat in (True, False)]
+        optimizer = Both(*parts)
+        for _ in range(30):
+            step(model, optimizer)
+
+    found = missing_zero_grad(watched(tmp_path, train, Leftover()))
+    assert isinstance(found, Clear if handed_on else Finding)
+
+
 def test_a_learned_temperature_has_gradients_of_its_own(tmp_path) -> None:
     """Its optimizer is asked about it alone, though the networks' gradients are cleared later (SAC)."""
 
