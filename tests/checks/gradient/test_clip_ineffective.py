@@ -29,6 +29,14 @@ def test_fires_on_an_exhausted_generator() -> None:
     assert "generator" in found.summary
 
 
+def test_what_is_in_no_optimizer_is_that_optimizers_fault() -> None:
+    nothing = record(1.0, coverage=0.0)
+    nothing.facts["optimizer.coverage"] = {"missing": [{"name": "lora.a"}], "missing_share": 0.95}
+    assert isinstance(clip_ineffective(nothing), Clear)
+    nothing.facts["optimizer.coverage"] = {"missing": [], "missing_share": 0.0}
+    assert isinstance(clip_ineffective(nothing), Finding)
+
+
 def test_fires_before_unscaling() -> None:
     found = clip_ineffective(record(1.0, scaled=1.0, scale=65536.0))
     assert isinstance(found, Finding)

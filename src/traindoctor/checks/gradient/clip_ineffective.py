@@ -10,6 +10,8 @@ from traindoctor.record import Record
 
 # Fewer steps with clipping may be a beginning that the script does otherwise.
 STEPS = 8
+# Share of the gradient that is in no optimizer's parameters: then those that are clipped are right, and the optimizer's are not.
+ELSEWHERE = 0.5
 
 
 @check(
@@ -65,6 +67,9 @@ def clip_ineffective(record: Record) -> Outcome:
         )
     covered = record.get("clip.coverage")
     if covered is not None and len(covered) and float(np.mean(covered.values == 0)) >= SHARE:
+        coverage = record.fact("optimizer.coverage") or {}
+        if coverage.get("missing") and float(coverage.get("missing_share") or 0.0) > ELSEWHERE:
+            return clip_ineffective.clear("what gets gradients is clipped, and is in no optimizer")
         return clip_ineffective.finding(
             evidence("share of the optimizer's parameters that are clipped", 0.0, 1.0),
             summary=(

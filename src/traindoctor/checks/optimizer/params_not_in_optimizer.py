@@ -17,7 +17,7 @@ IN_A_LIST = (
     slug="params-not-in-optimizer",
     title="Trainable parameters get gradients but are in no optimizer",
     law=laws.IN_USE,
-    explains=("clip-ineffective", *TOO_SHORT),
+    explains=TOO_SHORT,
     essential=True,
 )
 def params_not_in_optimizer(record: Record) -> Outcome:
