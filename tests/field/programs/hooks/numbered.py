@@ -10,8 +10,8 @@ model = tiny_model()
 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 calls: list[int] = []
 keys: list[list[int]] = []
-for step in range(12):
-    handle = model.register_forward_hook(lambda *_: calls.append(step))
+for _ in range(12):
+    handle = model.register_forward_hook(lambda *_: calls.append(len(keys)))
     first = next(model.parameters())
     on_gradient = first.register_hook(lambda gradient: 0.5 * gradient)
     after = optimizer.register_step_post_hook(lambda *_: calls.append(-1))
