@@ -140,6 +140,7 @@ AUTOGRAD = (
     Row(program="hooks/of_tensors", exams=True),
     Row(program="hooks/of_everything"),
     Row(program="hooks/numbered"),
+    Row(program="hooks/in_torchs_place", exams=True),
 )
 SAVING = (
     Row(program="saving/pickles"),

@@ -162,3 +162,34 @@ def test_the_scripts_own_modes_are_left_as_they_were_entered(tmp_path: Path) -> 
         watch.close(0)
     assert heard.count("square") == 3
     assert [len(tape.roots) for tape in watch.patient.tapes.values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_what_the_script_put_in_torchs_place_is_called_once(
+    monkeypatch: pytest.MonkeyPatch, handled: bool
+) -> None:
+    """torch's own function names itself to a mode by its name, where the script's function stands by now."""
+    loss, backward = F.cross_entropy, torch.Tensor.backward
+    calls: list[str] = []
+
+    def twice(*args, **kwargs):
+        calls.append("loss")
+        return 2 * loss(*args, **kwargs)
+
+    def thrice(self, *args, **kwargs):
+        calls.append("backward")
+        return backward(3 * self, *args, **kwargs)
+
+    monkeypatch.setattr(F, "cross_entropy", twice)
+    monkeypatch.setattr(torch.Tensor, "backward", thrice)
+    x, y = torch.randn(4, 3, requires_grad=True), torch.tensor([0, 1, 2, 0])
+    seat = Seat.take(lambda func, args, kwargs: func(*args, **kwargs))
+    try:
+        if not handled:
+            seat.handler = None
+        F.cross_entropy(x, y).backward()
+    finally:
+        seat.leave()
+    (expected,) = torch.autograd.grad(6 * loss(x, y), x)
+    torch.testing.assert_close(x.grad, expected)
+    assert calls == ["loss", "backward"]

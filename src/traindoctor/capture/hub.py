@@ -184,8 +184,6 @@ class Patches:
             return
         original = getattr(owner, name)
         replacement = unseen(make(original))
-        # A method of C has no module: `wraps` would leave ours.
-        replacement.__module__ = getattr(original, "__module__", None)
         if asleep is not None:
             bodies = (replacement, replacement.__code__, unseen(asleep(original)).__code__)
             hub.bodies.append(bodies)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
@@ -18,6 +17,7 @@ from traindoctor.experiment.at_rest import at_rest
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import walk_back
 from traindoctor.graph.structure import Structure
+from traindoctor.ground.losses import cross_entropy
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import TAKING_WEIGHTS
 
@@ -64,7 +64,7 @@ def first_loss(tape: StepTape, site: LossSite) -> dict[str, Any]:
         return {}
     targets = site.targets.to(scores.device)[keep]
     # A log-probability is its own log-softmax: the same number for nll_loss.
-    nll = F.cross_entropy(scores[keep], targets.long())
+    nll = cross_entropy(scores[keep], targets.long())
     return {
         "loss": float(nll),
         "ln_classes": math.log(site.num_classes),

@@ -17,6 +17,7 @@ from torch import Tensor
 from traindoctor.exams.base import exam, nothing_beside_tokens
 from traindoctor.graph.ends import Ends, find_ends
 from traindoctor.graph.padding_token import known_as_padding
+from traindoctor.ground.losses import cross_entropy
 from traindoctor.tape.execute import replay
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
         return (
             row  # places were picked before the head: what it would say of the others is not known
         )
-    nll = F.cross_entropy(scores, y.clamp(0, scores.shape[1] - 1).long(), reduction="none")
+    nll = cross_entropy(scores, y.clamp(0, scores.shape[1] - 1).long(), each=True)
     inside, outside = nll[counts & flat_tails], nll[counts & ~flat_tails]
     row["nll_padding"] = float(inside.mean()) if len(inside) else None
     row["nll_elsewhere"] = float(outside.mean()) if len(outside) else None

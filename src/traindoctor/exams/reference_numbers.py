@@ -18,6 +18,7 @@ from traindoctor.experiment.reference import HELD_OUT, LEAST_BATCHES, WIDTH, Ref
 from traindoctor.graph.alignment import looks_like_positions
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import argument, depends_on
+from traindoctor.ground.losses import mse
 from traindoctor.ground.modes import seed_generators
 from traindoctor.tape.operators import LOSSES
 from traindoctor.tape.ops import PARAMETER
@@ -82,7 +83,7 @@ def plain_model(x: Tensor, numbers: int, seen: list[Tensor]) -> nn.Module:
 
 def error(scores: Tensor, targets: Tensor) -> Tensor:
     """The mean over places is the answer."""
-    return F.mse_loss(scores.mean(1), targets)
+    return mse(scores.mean(1), targets)
 
 
 def asked_of_data(tape: StepTape | None) -> int:

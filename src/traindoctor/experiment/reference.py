@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from traindoctor.ground import losses
 from traindoctor.ground.modes import seed_generators
 
 WIDTH, HEADS, LAYERS = 64, 4, 2
@@ -107,8 +107,8 @@ def held_out(model: Reference, data: Data) -> Tensor:
 def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
     """Targets (B, T), -100 where they do not count; or (B,): the mean over places is the answer."""
     if targets.ndim == 1:
-        return F.cross_entropy(scores.mean(1), targets)
-    return F.cross_entropy(scores[:, : targets.shape[1]].flatten(0, 1), targets.flatten())
+        return losses.cross_entropy(scores.mean(1), targets)
+    return losses.cross_entropy(scores[:, : targets.shape[1]].flatten(0, 1), targets.flatten())
 
 
 def guessing(data: Data) -> float:

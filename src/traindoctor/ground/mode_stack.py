@@ -16,7 +16,7 @@ from traindoctor.ground.torch_private import (
     pop_function_mode,
     push_function_mode,
 )
-from traindoctor.ground.unseen import handed_on
+from traindoctor.ground.unseen import handed_on, meant
 
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -150,6 +150,7 @@ class Seat(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        func = meant(func)
         if self.handler is None:
             return handed_on(func, args, kwargs or {})
         return self.handler(func, args, kwargs or {})

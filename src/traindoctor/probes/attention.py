@@ -21,7 +21,7 @@ from traindoctor.ground.mode_stack import put_on_top, take_from_stack
 from traindoctor.ground.names import may_run_compiled
 from traindoctor.ground.nested import tensors_in
 from traindoctor.ground.quiet import active
-from traindoctor.ground.unseen import handed_on
+from traindoctor.ground.unseen import handed_on, meant
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
 from traindoctor.tape.operators import OF_ATTENTION, PRODUCTS, operator_of
@@ -109,7 +109,7 @@ class Listener(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        func, kwargs = meant(func), kwargs or {}
         if self._broken or active():
             return handed_on(func, args, kwargs)
         name = op_name(func)

@@ -13,7 +13,7 @@ from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.ground.border import border
 from traindoctor.ground.mode_stack import put_on_top, take_from_stack
 from traindoctor.ground.names import may_run_compiled
-from traindoctor.ground.unseen import handed_on
+from traindoctor.ground.unseen import handed_on, meant
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
 from traindoctor.tape.operators import DROPPING, operator_of
@@ -90,7 +90,7 @@ class Listener(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
+        func, kwargs = meant(func), kwargs or {}
         kind = operator_of(op_name(func)).kind
         if kind in DROPPING:
             self.count += bool(border.enter(drops, kind, args, kwargs))
