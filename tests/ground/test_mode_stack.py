@@ -169,27 +169,33 @@ def test_what_the_script_put_in_torchs_place_is_called_once(
     monkeypatch: pytest.MonkeyPatch, handled: bool
 ) -> None:
     """torch's own function names itself to a mode by its name, where the script's function stands by now."""
-    loss, backward = F.cross_entropy, torch.Tensor.backward
+    loss, distance, backward = F.cross_entropy, F.l1_loss, torch.Tensor.backward
     calls: list[str] = []
 
     def twice(*args, **kwargs):
         calls.append("loss")
         return 2 * loss(*args, **kwargs)
 
+    def half(*args, **kwargs):  # torch's leaves a default out where it names itself
+        calls.append("distance")
+        return distance(*args, **kwargs) / 2
+
     def thrice(self, *args, **kwargs):
         calls.append("backward")
         return backward(3 * self, *args, **kwargs)
 
     monkeypatch.setattr(F, "cross_entropy", twice)
+    monkeypatch.setattr(F, "l1_loss", half)
     monkeypatch.setattr(torch.Tensor, "backward", thrice)
     x, y = torch.randn(4, 3, requires_grad=True), torch.tensor([0, 1, 2, 0])
     seat = Seat.take(lambda func, args, kwargs: func(*args, **kwargs))
     try:
         if not handled:
             seat.handler = None
-        F.cross_entropy(x, y).backward()
+        (F.cross_entropy(x, y) + F.l1_loss(x, torch.ones(4, 3))).backward()
     finally:
         seat.leave()
-    (expected,) = torch.autograd.grad(6 * loss(x, y), x)
+    meant = 6 * loss(x, y) + 1.5 * distance(x, torch.ones(4, 3))
+    (expected,) = torch.autograd.grad(meant, x)
     torch.testing.assert_close(x.grad, expected)
-    assert calls == ["loss", "backward"]
+    assert calls == ["loss", "distance", "backward"]

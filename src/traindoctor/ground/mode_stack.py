@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 from torch.overrides import TorchFunctionMode
 
 from traindoctor.ground import fast_paths
+from traindoctor.ground.meant import meant
 from traindoctor.ground.torch_private import (
     DeviceContext,
     num_function_modes,
     pop_function_mode,
     push_function_mode,
 )
-from traindoctor.ground.unseen import handed_on, meant
+from traindoctor.ground.unseen import handed_on
 
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 

@@ -14,13 +14,9 @@ from collections.abc import Callable
 from types import FrameType, FunctionType
 from typing import Any, TypeVar
 
-import torch
-
 FILE = "<frozen importlib._bootstrap>/traindoctor"
 PACKAGE = __name__.partition(".")[0] + "."
 OVERRIDES = "torch.overrides"
-TRUSTED = ("torch.", PACKAGE)
-HANDLING = torch.overrides.handle_torch_function.__code__
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ALWAYS = ("always", None, Warning, None, 0)
@@ -31,24 +27,6 @@ def unseen(function: Function) -> Function:
     if isinstance(function, FunctionType):
         function.__code__ = function.__code__.replace(co_filename=FILE)
     return function
-
-
-def meant(func: Callable[..., Any]) -> Callable[..., Any]:
-    """What a mode was asked to call, of torch's own.
-
-    torch's functions name themselves to a mode by looking up their own name: where the script has put a function of its
-    own there, which calls torch's, that would be called a second time.
-    """
-    if type(func) is not FunctionType or str(func.__module__).startswith(TRUSTED):
-        return func
-    asking = sys._getframe(2)
-    asked_by = asking.f_back
-    if asking.f_code is not HANDLING or asked_by is None:
-        return func
-    code, names = asked_by.f_code, asked_by.f_globals
-    if code.co_freevars or not str(names.get("__name__")).startswith("torch."):
-        return func
-    return FunctionType(code, names)
 
 
 def handed_on(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -17,11 +17,12 @@ from torch.overrides import TorchFunctionMode
 from traindoctor.events import Event, ForwardBegin, ForwardEnd
 from traindoctor.ground import frames
 from traindoctor.ground.border import border
+from traindoctor.ground.meant import meant
 from traindoctor.ground.mode_stack import put_on_top, take_from_stack
 from traindoctor.ground.names import may_run_compiled
 from traindoctor.ground.nested import tensors_in
 from traindoctor.ground.quiet import active
-from traindoctor.ground.unseen import handed_on, meant
+from traindoctor.ground.unseen import handed_on
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
 from traindoctor.tape.operators import OF_ATTENTION, PRODUCTS, operator_of

@@ -21,7 +21,7 @@ class Page:
         self.writer = OpWriter(self.draft, self.tensors, self.functions)
 
     def clear(self) -> None:
-        """Holds no tensor of the script's and hangs on none."""
+        """From then on it holds no tensor of the script's, and no hook of ours is on one."""
         self.functions.clear()
         self.tensors.clear()
         self.gradients.close()

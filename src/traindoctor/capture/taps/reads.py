@@ -11,11 +11,17 @@ from torch.compiler import is_compiling
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import ScalarRead
+from traindoctor.ground.unseen import handed_on
 
 
 def install(patches: Patches) -> None:
     patches.replace(torch.Tensor, "item", _read, _read_asleep)
-    patches.replace(torch.Tensor, "__float__", _read, _read_asleep)
+    patches.replace(
+        torch.Tensor,
+        "__float__",
+        lambda original: _read(_warning_there(original)),
+        lambda original: _read_asleep(_warning_there(original)),
+    )
 
 
 def _read(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,6 +40,16 @@ def _read(original: Callable[..., Any]) -> Callable[..., Any]:
         return value
 
     return read
+
+
+def _warning_there(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch warns of the gradient that is lost, at the line that asks for the number."""
+
+    @functools.wraps(original)
+    def convert(self: torch.Tensor) -> Any:
+        return handed_on(original, (self,), {}) if self.requires_grad else original(self)
+
+    return convert
 
 
 def _read_asleep(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ model = tiny_model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
 schedule.step()  # torch warns: before any optimizer step
+print(float(torch.ones(1, requires_grad=True).sum()))  # torch warns: of the gradient
 for step in range(10):
     tokens, targets = batch()
     loss = loss_of(model(tokens), targets)
