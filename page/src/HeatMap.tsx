@@ -30,6 +30,7 @@ export function HeatMap({ spec, run, rank, source, view, theme, tick, framed }: 
   const stats = spec.stats.filter((stat) => run.layers[stat.name]?.measured);
   const [chosen, choose] = useState(stats[0]?.name);
   const stat = stats.find((s) => s.name === chosen) ?? stats[0];
+  const rows = spec.rows ?? "layers";
   const [filter, setFilter] = useState("");
   const figure = useRef<HTMLElement>(null);
   const near = useNear(figure);
@@ -62,17 +63,17 @@ export function HeatMap({ spec, run, rank, source, view, theme, tick, framed }: 
               ))}
             </select>
           )}
-          <input type="search" placeholder="filter layers" aria-label={`Filter layers of ${spec.title}`} value={filter} onInput={(e) => setFilter(e.currentTarget.value)} />
+          <input type="search" placeholder={`filter ${rows}`} aria-label={`Filter ${rows} of ${spec.title}`} value={filter} onInput={(e) => setFilter(e.currentTarget.value)} />
         </div>
       </figcaption>
       {shown && scale && shown.steps.length > 0 && shown.layers.length > 0 ? (
         <>
-          <Reading heat={shown} view={view} row={row} scale={scale} />
+          <Reading heat={shown} view={view} row={row} scale={scale} rows={rows} />
           <Canvas heat={shown} scale={scale} view={view} theme={theme} row={row} setRow={setRow} />
           {spec.profile && stat === stats[0] && <Profile heat={shown} view={view} />}
         </>
       ) : (
-        <p class="empty small">{heat ? (filter ? "No layer has this in its name." : "Nothing was measured in this window.") : "Reading…"}</p>
+        <p class="empty small">{heat ? (filter ? `None of the ${rows} has this in its name.` : "Nothing was measured in this window.") : "Reading…"}</p>
       )}
       <p class="about">{spec.about}</p>
     </figure>
@@ -143,7 +144,7 @@ export function columnAt(heat: Heat, step: number | null): number {
   return Math.max(0, low - 1);
 }
 
-function Reading({ heat, view, row, scale }: { heat: Heat; view: View; row: number | null; scale: Scale }) {
+function Reading({ heat, view, row, scale, rows }: { heat: Heat; view: View; row: number | null; scale: Scale; rows: string }) {
   const hover = useHover(view);
   const column = columnAt(heat, hover);
   const value = row === null ? null : heat.values[row]?.[column];
@@ -151,7 +152,7 @@ function Reading({ heat, view, row, scale }: { heat: Heat; view: View; row: numb
     <div class="reading">
       <span class="where">
         {row === null || heat.layers[row] === undefined ? (
-          `${heat.layers.length} layers at ${stepsOf(heat.steps.length)}`
+          `${heat.layers.length} ${rows} at ${stepsOf(heat.steps.length)}`
         ) : (
           <>
             <code>{named(heat.layers[row])}</code> step {heat.steps[column]?.toLocaleString("en-US")}: <b>{Number.isNaN(value) ? (heat.absent[heat.layers[row]] ?? "not measured") : number(value)}</b>

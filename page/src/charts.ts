@@ -224,9 +224,24 @@ export interface LayerSpec {
   about: string;
   stats: LayerStat[];
   profile?: boolean;
+  /** What a row is, where it is no layer. */
+  rows?: string;
 }
 
 export const LAYERS: LayerSpec[] = [
+  {
+    id: "ranks",
+    title: "Ranks side by side",
+    about: "A row for each rank, or for a few where there are many: then the largest of them. Hatched: not measured.",
+    rows: "ranks",
+    stats: [
+      { name: "ranks/weights.crc", label: "weights unlike rank 0's", scale: "share" },
+      { name: "ranks/loss.root", label: "loss", scale: "log" },
+      { name: "ranks/grad.norm", label: "gradient norm", scale: "log" },
+      { name: "ranks/time.step", label: "time of a step", scale: "log" },
+      { name: "ranks/memory.rss", label: "memory of the process", scale: "log" },
+    ],
+  },
   {
     id: "layer-update",
     title: "Updates by layer",
@@ -296,7 +311,7 @@ const FAMILY: Record<string, string> = {
   OVF: "loss",
   SPD: "time",
   GEN: "loss",
-  DST: "loss",
+  DST: "ranks",
 };
 // A parameter that is named stands in one of these.
 const BY_LAYER: Record<string, string> = { GRD: "layer-gradient", OPT: "layer-update", NUM: "layer-gradient" };

@@ -448,6 +448,20 @@ def test_a_report_of_several_ranks_offers_no_rank_that_it_has_not(tmp_path, open
     assert page.locator("header select").count() == 0
 
 
+def test_ranks_are_one_picture(tmp_path, serve, open_page) -> None:
+    run = a_run(tmp_path / "run", "ranks")
+    record = open_record(run)
+    html.write(record, record.fact("verdict"), tmp_path / "report.html", name="run")
+    for url in (f"{serve(tmp_path)}#/run/run", (tmp_path / "report.html").as_uri()):
+        page = open_page(url)
+        page.get_by_role("button", name="open all").click()
+        page.locator("#chart-ranks").scroll_into_view_if_needed()
+        page.wait_for_selector("#chart-ranks .rows li")
+        assert page.locator("#chart-ranks .rows li").all_inner_texts() == ["rank 0", "rank 1"]
+        page.get_by_label("Filter ranks").fill("rank 1")
+        page.wait_for_function("document.querySelectorAll('#chart-ranks .rows li').length === 1")
+
+
 def test_all_layers_of_a_run_have_their_picture(sick, serve, open_page) -> None:
     page = open_page(f"{serve(sick)}#/run/sick")
     page.get_by_role("button", name="open all").click()

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 
 from traindoctor.errors import RecordError
-from traindoctor.record import RecordWriter, agreement, comparable, make_record
+from traindoctor.record import (
+    RecordWriter,
+    agreement,
+    comparable,
+    make_record,
+    open_record,
+    unlike_the_others,
+)
 from traindoctor.record.runs import earlier_run, find_runs
 
 
@@ -36,11 +44,42 @@ def test_a_missing_folder_is_told(tmp_path: Path) -> None:
 
 
 def test_agreement_counts_common_steps_bit_for_bit() -> None:
-    left, right = make_record({"x": [1.0, 2.0, 3.0, 4.0]}), make_record({"x": [1.0, 2.5, 3.0]})
-    record = make_record({"x": [1.0, 2.0, 3.0, 4.0]}, ranks=[left, right])
-    found = agreement(record, "x")
+    left = make_record({"grad.crc": [1.0, 2.0, 3.0, 4.0]})
+    right = make_record({"grad.crc": [1.0, 2.5, 3.0]})
+    found = agreement(make_record(ranks=[left, right]), "grad.crc")
     assert (found.steps, found.equal, found.first_difference) == (3, 2, 1)
     assert found.last_equal > found.first_difference
+
+
+def test_ranks_that_stand_alone_are_named() -> None:
+    equal = [make_record({"weights.crc": [1.0, 2.0]}) for _ in range(3)]
+    odd = make_record({"weights.crc": [1.0, 5.0]})
+    assert unlike_the_others(make_record(ranks=[*equal, odd]), "weights.crc", 1) == [3]
+    assert unlike_the_others(make_record(ranks=[odd, equal[0]]), "weights.crc", 1) == []
+
+
+def test_more_ranks_than_files_can_be_open(tmp_path: Path) -> None:
+    """Each is opened when its turn comes; one of them may be asked for by number, as the page does."""
+    for rank in range(40):
+        writer = RecordWriter(tmp_path, rank=rank)
+        for name in ("weights.crc", "weights.crc_before", "grad.crc"):
+            for step in range(4):
+                writer.scalar(name, step, step + (rank == 7 and step > 2))
+        writer.close()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held + 20, before[1]))
+    try:
+        record = open_record(tmp_path)
+        found = agreement(record, "weights.crc")
+        assert [rank.meta["rank"] for rank in record.ranks] == list(range(40))
+        third = record.ranks[3]
+        assert third["weights.crc"].last == 3
+        assert len(third.ranks) == 40
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert (found.steps, found.equal, found.first_difference) == (4, 3, 3)
+    assert unlike_the_others(record, "weights.crc", 3) == [7]
 
 
 def test_one_rank_has_nothing_to_compare() -> None:

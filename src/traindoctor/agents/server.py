@@ -20,8 +20,8 @@ from traindoctor.diagnosis import explain as page_of
 from traindoctor.errors import TraindoctorError
 from traindoctor.logs import read_log
 from traindoctor.record import Record, open_record
-from traindoctor.record.reader import record_files
 from traindoctor.record.runs import find_runs
+from traindoctor.record.stored_ranks import record_files
 from traindoctor.report.json import as_dict
 
 Given = ParamSpec("Given")

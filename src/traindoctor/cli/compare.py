@@ -125,7 +125,7 @@ def command(
 
 def is_run(text: str) -> bool:
     """Whether a side is a recorded run, or a log of another tool."""
-    from traindoctor.record.reader import record_files
+    from traindoctor.record.stored_ranks import record_files
 
     path = Path(text)
     if not is_there(path):

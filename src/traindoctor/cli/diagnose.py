@@ -13,7 +13,7 @@ from traindoctor.errors import RecordError
 from traindoctor.logs import read_log
 from traindoctor.plain_files import is_there
 from traindoctor.record import Record, open_record
-from traindoctor.record.reader import record_files
+from traindoctor.record.stored_ranks import record_files
 from traindoctor.report import json as json_report
 from traindoctor.report.after_run import print_verdict
 

@@ -34,7 +34,7 @@ def command(out: str | None, vocab_size: int | None, source: Path) -> int:
     from traindoctor.errors import RecordError
     from traindoctor.logs import read_log, write_log
     from traindoctor.plain_files import is_there
-    from traindoctor.record.reader import record_files
+    from traindoctor.record.stored_ranks import record_files
     from traindoctor.report import next_steps, terminal
     from traindoctor.report.json import as_dict
 

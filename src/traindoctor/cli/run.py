@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -333,12 +333,15 @@ def wait_for_ranks(folder: Path) -> None:
     world = launchers.world_size()
     if world <= 1:
         return
-    from traindoctor.record import open_record
+    from traindoctor.record import StoredRecord
 
     deadline = time.monotonic() + RANKS_SECONDS
+    ended: set[Path] = set()
     while time.monotonic() < deadline:
-        found = records_of(folder)
-        ended = [r for r in open_record(folder).ranks if "run.ended" in r.facts] if found else []
+        for file in set(records_of(folder)) - ended:
+            with suppress(RecordError), closing(StoredRecord(file)) as record:
+                if "run.ended" in record.facts:
+                    ended.add(file)
         if len(ended) >= world:
             return
         time.sleep(0.2)

@@ -16,8 +16,10 @@ from traindoctor.compare.matching import describe
 from traindoctor.compare.terms import Aligned
 from traindoctor.compare.tolerance import Tolerance
 from traindoctor.compare.walk import WORDS, Place, first_different, walk
+from traindoctor.record.wording import some_of
 
 FORMAT = 1
+MOST_NAMED = 4
 Verdict = Literal["equal", "different", "inconclusive"]
 PARTS = {
     "input": "before the step",
@@ -179,6 +181,6 @@ def _unmatched(aligned: Aligned) -> list[str]:
     found = []
     for names, side, other in ((aligned.only_a, "A", "B"), (aligned.only_b, "B", "A")):
         if names:
-            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            shown = some_of(names, MOST_NAMED)
             found.append(f"{len(names)} weights of {side} have no partner in {other}: {shown}")
     return found

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from traindoctor.compare.run_differences import states
 from traindoctor.compare.run_losses import Data, Losses
-from traindoctor.compare.run_rows import counted, listed, said_pair
+from traindoctor.compare.run_rows import listed, said_pair
 from traindoctor.diagnosis import Diagnosis
+from traindoctor.record.wording import counted
 
 # Two losses are told in so few digits that their difference shows.
 LOSS_DIGITS = 3

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from traindoctor.compare.run_rows import Row
 from traindoctor.compare.run_scripts import Scripts
+from traindoctor.record.wording import counted
 
 MIN_WIDTH = 40
 INDENT = "  "
@@ -111,4 +112,4 @@ def _code(line: str, width: int) -> list[str]:
 
 
 def _left(number: int, what: str) -> str:
-    return f"and {number} more {what}{'' if number == 1 else 's'}"
+    return f"and {counted(number, f'more {what}')}"

@@ -91,11 +91,6 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
-def counted(number: int, word: str) -> str:
-    """'1 step', '2 steps'"""
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
 def dict_of(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 

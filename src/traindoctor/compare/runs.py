@@ -10,11 +10,12 @@ from traindoctor.compare.run_differences import curve_rows, law_rows, verdict_ro
 from traindoctor.compare.run_headline import Told
 from traindoctor.compare.run_lines import lines_of
 from traindoctor.compare.run_losses import Losses, first_losses, losses, measure_of, same_data
-from traindoctor.compare.run_rows import Row, counted, said_pair
+from traindoctor.compare.run_rows import Row, said_pair
 from traindoctor.compare.run_scripts import Scripts, scripts
 from traindoctor.compare.run_settings import environment_rows, setting_rows
 from traindoctor.diagnosis import diagnose
 from traindoctor.record import Record
+from traindoctor.record.wording import counted
 
 # 1 (2026-11): first form.
 FORMAT = 1

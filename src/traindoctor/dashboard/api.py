@@ -13,10 +13,12 @@ from starlette.responses import Response
 
 from traindoctor.compare.runs import compare_runs
 from traindoctor.dashboard.pyramid import Pyramid
+from traindoctor.dashboard.rank_map import RankMap
 from traindoctor.dashboard.store import RunStore, UnknownRun
 from traindoctor.dashboard.verdicts import Verdicts
 from traindoctor.errors import TraindoctorError
 from traindoctor.record.folders import NotDone
+from traindoctor.report.across_ranks import rank_names
 from traindoctor.report.downsample import Keep, layer_names
 from traindoctor.report.payload import heat_payload, run_payload, series_payload
 
@@ -121,11 +123,12 @@ class Api:
         keep: Keep = "min" if request.query_params.get("keep") == "min" else "max"
         # A connection for each: one that is read for the first time must not hold up the others.
         with self.store.reading(name, rank=rank, use=f"layers {what}") as run:
-            if what not in layer_names(run.record):
+            across = what in rank_names(run.record)
+            if not across and what not in layer_names(run.record):
                 raise BadRequest(f"{what!r} is no layer series of this run")
+            drawn = run.extra.setdefault(what, RankMap(what) if across else Pyramid(what))
             start, stop = bound(request, "from"), bound(request, "to")
-            pyramid = run.extra.setdefault(what, Pyramid(what))
-            heat = pyramid.view(
+            heat = drawn.view(
                 run.record,
                 0 if start is None else math.floor(start),
                 2**60 if stop is None else math.ceil(stop),

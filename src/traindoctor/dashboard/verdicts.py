@@ -13,6 +13,8 @@ from traindoctor.record.progress import num_steps
 
 # A verdict that is made here is made again at most so often, however fast the run is.
 AGAIN_SECONDS = 5.0
+# And for so many times as long as it took: many ranks take seconds to read.
+STANDS = 20
 
 
 @dataclass
@@ -21,6 +23,7 @@ class _Desk:
     steps: int = -1
     exams: int = -1
     made: float = 0.0
+    again: float = 0.0
     busy: bool = False
 
 
@@ -40,7 +43,7 @@ class Verdicts:
             desk = self._desks.setdefault(name, _Desk())
             steps, exams = num_steps(record), len(record.exam_results)
             stale = (steps, exams) != (desk.steps, desk.exams)
-            if stale and not desk.busy and time.monotonic() - desk.made > AGAIN_SECONDS:
+            if stale and not desk.busy and time.monotonic() > desk.again:
                 desk.busy = True
                 threading.Thread(target=self._make, args=(name, desk), daemon=True).start()
             return desk.verdict
@@ -58,6 +61,7 @@ class Verdicts:
         from traindoctor.diagnosis import diagnose
         from traindoctor.report.json import as_dict
 
+        began = time.monotonic()
         try:
             with self.store.reading(name, use="verdict") as run:
                 desk.steps, desk.exams = num_steps(run.record), len(run.record.exam_results)
@@ -66,4 +70,5 @@ class Verdicts:
             desk.verdict = {"verdict": "inconclusive", "causes": [], "error": str(error)}
         finally:
             desk.made = time.monotonic()
+            desk.again = desk.made + max(AGAIN_SECONDS, STANDS * (desk.made - began))
             desk.busy = False

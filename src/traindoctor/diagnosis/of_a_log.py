@@ -11,6 +11,7 @@ from traindoctor.diagnosis.symptoms import Symptom
 from traindoctor.diagnosis.verdict import RUN, Diagnosis, Run, judge
 from traindoctor.logs import SERIES_SAID, signs
 from traindoctor.record import Record
+from traindoctor.record.wording import some_of
 
 # Columns that a note lists: more than this nobody reads.
 MOST_COLUMNS = 12
@@ -54,16 +55,12 @@ def columns(log: Mapping[str, Any]) -> list[str]:
     """What was read of a log: columns that are understood, those that are not, and what was left out."""
     used, ignored = log.get("used") or {}, log.get("ignored") or {}
     names = [f"{name} ({SERIES_SAID.get(series, series)})" for name, series in used.items()]
-    notes = ["columns understood: " + _listed(names)]
+    notes = ["columns understood: " + some_of(names, MOST_COLUMNS)]
     if ignored:
         notes.append(
-            "columns ignored: " + _listed([f"{name} ({why})" for name, why in ignored.items()])
+            "columns ignored: "
+            + some_of([f"{name} ({why})" for name, why in ignored.items()], MOST_COLUMNS)
         )
     if log.get("remarks"):
         notes.append("; ".join(map(str, log["remarks"])))
     return notes
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MOST_COLUMNS
-    return ", ".join(names[:MOST_COLUMNS]) + (f" and {more} more" if more > 0 else "")

@@ -25,6 +25,7 @@ from traindoctor.diagnosis.rules import (
     may_show,
 )
 from traindoctor.diagnosis.symptoms import Symptom
+from traindoctor.record.wording import counted, some_of
 
 Verdict = Literal["healthy", "sick", "inconclusive", "running"]
 
@@ -228,7 +229,7 @@ def _verdict(made: Diagnosis, run: Run) -> tuple[Verdict, str, str | None]:
     if proven:
         return "sick", proven[0].finding.summary, None
     if run.running and not run.ended_early:
-        return "running", f"nothing found so far in {_steps(run.steps)}", None
+        return "running", f"nothing found so far in {counted(run.steps, 'step')}", None
     grave = [symptom for symptom in run.symptoms if symptom.grave]
     if grave:
         text = f"{grave[0].summary}, and no test could name the cause"
@@ -247,7 +248,7 @@ def _verdict(made: Diagnosis, run: Run) -> tuple[Verdict, str, str | None]:
 def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
     """Why a run of which nothing speaks ill cannot be called healthy."""
     if run.ended_early:
-        return f"the run was only watched for {_steps(run.steps)}: {run.ended_early}", None
+        return f"the run was only watched for {counted(run.steps, 'step')}: {run.ended_early}", None
     if run.steps == 0:
         return "no training step was seen", None
     late = [
@@ -261,15 +262,13 @@ def _open(made: Diagnosis, run: Run) -> tuple[str, str | None] | None:
         text = f"{_named(early)} can only be tested on a later step than those that were examined"
         return text, more_budget(run.command)
     if run.steps < run.enough_steps:
-        text = (
-            f"{_steps(run.steps)} are too few to call a run healthy; {run.enough_steps} are needed"
-        )
+        text = f"{counted(run.steps, 'step')} are too few to call a run healthy; {run.enough_steps} are needed"
         return text, f"train for at least {run.enough_steps} steps"
     # Fewer losses make no course of the loss, either.
     enough = min(ENOUGH_STEPS, run.enough_steps)
     if run.measured is not None and run.measured < enough:
         text = (
-            f"the budget allowed for measuring only {run.measured} of {_steps(run.steps)}; {enough} are "
+            f"the budget allowed for measuring only {run.measured} of {counted(run.steps, 'step')}; {enough} are "
             "needed"
         )
         return text, more_budget(run.command)
@@ -313,10 +312,4 @@ def _again(command: str | None, option: str) -> str:
 
 
 def _named(items: Sequence[NotJudged], most: int = 3) -> str:
-    names = list(dict.fromkeys(one.cause for one in items))
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def _steps(number: int) -> str:
-    return f"{number} step{'' if number == 1 else 's'}"
+    return some_of(list(dict.fromkeys(one.cause for one in items)), most)

@@ -16,6 +16,7 @@ from traindoctor.errors import RecordError
 from traindoctor.logs.names import EVAL, TRAIN, plain
 from traindoctor.plain_files import is_there, parse_json, read_text, require_file
 from traindoctor.record.text import readable
+from traindoctor.record.wording import some_of
 
 Row = Mapping[str, Any]
 
@@ -42,8 +43,7 @@ class Table:
 
 
 def listed(names: Sequence[str]) -> str:
-    shown = [readable(name)[:SHOWN] for name in names[:LISTED]]
-    return ", ".join(shown) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+    return some_of([readable(name)[:SHOWN] for name in names], LISTED)
 
 
 def read_table(path: Path) -> Table:

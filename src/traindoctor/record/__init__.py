@@ -6,8 +6,9 @@ from traindoctor.record.ranks import (
     comparable,
     held_by_all,
     overwritten,
+    unlike_the_others,
 )
-from traindoctor.record.reader import StoredRecord, open_record
+from traindoctor.record.reader import StoredRecord
 from traindoctor.record.schema import (
     FORMAT,
     ExamResult,
@@ -17,6 +18,7 @@ from traindoctor.record.schema import (
     Series,
     make_record,
 )
+from traindoctor.record.stored_ranks import open_record
 from traindoctor.record.writer import RecordWriter, record_path
 
 __all__ = [
@@ -36,4 +38,5 @@ __all__ = [
     "open_record",
     "overwritten",
     "record_path",
+    "unlike_the_others",
 ]

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traindoctor.errors import RecordError
-from traindoctor.record.reader import open_record
 from traindoctor.record.schema import Record
+from traindoctor.record.stored_ranks import open_record
 from traindoctor.record.writer import to_json
 
 COLUMNS = ("rank", "step", "series", "layer", "value")

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traindoctor.errors import RecordError, TraindoctorError
-from traindoctor.record.reader import open_record
+from traindoctor.record.stored_ranks import open_record
 from traindoctor.record.text import readable
+from traindoctor.record.wording import some_of
 
 # A run that has not said that it ended counts as running until it has written nothing for so long.
 SILENT_SECONDS = 120
@@ -78,10 +79,9 @@ def delete_run(folder: Path) -> None:
         if not OURS.fullmatch(entry.name)
     )
     if others:
-        named = ", ".join(map(readable, others[:MOST_NAMED]))
-        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        named = some_of([readable(name) for name in others], MOST_NAMED)
         raise NotDone(
-            f"{readable(folder.name)} also holds {named}{more}, which traindoctor did not make: "
+            f"{readable(folder.name)} also holds {named}, which traindoctor did not make: "
             "move that away, or delete the folder by hand"
         )
     try:

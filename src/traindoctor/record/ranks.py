@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traindoctor.record.schema import Record
+
+# What is compared between ranks: one number a step, the same on all ranks or not.
+WEIGHTS, WEIGHTS_BEFORE, GRADIENTS = "weights.crc", "weights.crc_before", "grad.crc"
+COMPARED = (WEIGHTS, WEIGHTS_BEFORE, GRADIENTS, "batch.fingerprint", "loss.root")
+EMPTY = np.empty(0, np.int64), np.empty(0)
+# Before the first step, by parameter: what is equal here is a replica.
+AT_FIRST = (f"{WEIGHTS_BEFORE}_by_parameter", f"{GRADIENTS}_by_parameter")
 
 
 @dataclass(frozen=True)
@@ -26,61 +37,125 @@ class Agreement:
         return self.equal / self.steps if self.steps else float("nan")
 
 
+@dataclass
+class Column:
+    """What one rank after the other has at each step, as far as all have a number: the first one's, and where all agree."""
+
+    steps: NDArray[np.int64]
+    values: NDArray[Any]
+    same: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, steps: NDArray[np.int64], values: NDArray[Any]) -> Column:
+        """The last value of a step counts."""
+        kept, from_end = np.unique(steps[::-1], return_index=True)
+        return cls(kept, values[::-1][from_end], np.ones(len(kept), np.bool_))
+
+    def beside(self, other: Column) -> Column:
+        steps, mine, theirs = np.intersect1d(
+            self.steps, other.steps, assume_unique=True, return_indices=True
+        )
+        equal = self.values[mine] == other.values[theirs]
+        if equal.ndim > 1:
+            equal = equal.all(axis=1)
+        return Column(steps, self.values[mine], self.same[mine] & equal)
+
+    @property
+    def agreement(self) -> Agreement:
+        equal, other = self.steps[self.same], self.steps[~self.same]
+        return Agreement(
+            len(self.steps),
+            len(equal),
+            first_difference=int(other[0]) if len(other) else None,
+            last_equal=int(equal[-1]) if len(equal) else None,
+            equal_at_first=bool(len(self.same)) and bool(self.same[0]),
+        )
+
+
+@dataclass
+class Beside:
+    """What is compared of all ranks; each rank is read once."""
+
+    columns: dict[str, Column]
+    at_first: dict[str, dict[str, set[float]]]
+    """By table and parameter, the values of all ranks before the first step."""
+    sharded: bool = False
+    shapes: set[Hashable] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, record: Record) -> Beside:
+        columns: list[dict[str, Column]] = []
+        rows: dict[str, list[dict[str, float]]] = {table: [] for table in AT_FIRST}
+        found = cls({}, {})
+        for rank in record.ranks:
+            found.sharded |= bool((rank.fact("ranks") or {}).get("sharded"))
+            shape = ((p["name"], tuple(p["shape"])) for p in rank.fact("model.parameters") or [])
+            found.shapes.add(tuple(shape))
+            columns.append({n: _column(rank, n) for n in COMPARED})
+            if len(columns) > 1:
+                columns = [{n: columns[0][n].beside(columns[1][n]) for n in COMPARED}]
+            for table in AT_FIRST:
+                rows[table].append(_first_row(rank, table))
+        found.columns = columns[0]
+        for table, of_ranks in rows.items():
+            if of_ranks[0] and len({tuple(row) for row in of_ranks}) == 1:
+                found.at_first[table] = {n: {row[n] for row in of_ranks} for n in of_ranks[0]}
+        return found
+
+
 def agreement(record: Record, name: str) -> Agreement:
     """Steps that every rank has; the last value of a step counts. Where ranks hold different parts of a model, of the
     parameters alone that they all hold."""
+    table = f"{name}_by_parameter"
+    if held_by_all(record) and table in record.layer_names:
+        return record.once(_of_shared, name).agreement
+    return record.once(Beside.of).columns[name].agreement
+
+
+def _of_shared(record: Record, name: str) -> Column:
     shared = held_by_all(record)
-    columns: list[dict[int, Any]] = []
-    for rank in record.ranks:
-        table = rank.layers(f"{name}_by_parameter")
-        if shared and table is not None:
-            kept = [table.layers.index(one) for one in shared if one in table.layers]
-            rows = np.nan_to_num(table.values[:, kept], nan=-1.0)
-            columns.append({int(k): tuple(row.tolist()) for k, row in zip(table.steps, rows)})
-            continue
-        series = rank.get(name)
-        if series is None:
-            return Agreement(0, 0)
-        columns.append(dict(zip(series.steps.tolist(), series.values.tolist())))
-    common = sorted(set.intersection(*(set(column) for column in columns)))
-    same = [len({column[step] for column in columns}) == 1 for step in common]
-    equal = [step for step, agrees in zip(common, same) if agrees]
-    return Agreement(
-        len(common),
-        len(equal),
-        first_difference=next((step for step, agrees in zip(common, same) if not agrees), None),
-        last_equal=equal[-1] if equal else None,
-        equal_at_first=equal[:1] == common[:1] != [],
-    )
+    tables = (_table_column(rank, name, shared) for rank in record.ranks)
+    return functools.reduce(Column.beside, tables)
+
+
+def _column(rank: Record, name: str) -> Column:
+    series = rank.get(name)
+    return Column.of(*((series.steps, series.values) if series is not None else EMPTY))
+
+
+def _table_column(rank: Record, name: str, shared: Sequence[str]) -> Column:
+    table = rank.layers(f"{name}_by_parameter")
+    if table is None:
+        return _column(rank, name)
+    kept = [table.layers.index(one) for one in shared if one in table.layers]
+    return Column.of(table.steps, np.nan_to_num(table.values[:, kept], nan=-1.0))
+
+
+def _first_row(rank: Record, name: str) -> dict[str, float]:
+    if name not in rank.layer_names:
+        return {}
+    table = rank.layer_rows(name, limit=1)
+    return table.row(0) if len(table) else {}
 
 
 def held_by_all(record: Record) -> list[str]:
     """Parameters that are replicas, where others are not: equal on all ranks before the first step, or with equal
     gradients at it. The others are parts of a model that is split over the ranks; none where nothing is split."""
-    equal = [
-        _equal_at_first(record, name)
-        for name in ("weights.crc_before_by_parameter", "grad.crc_by_parameter")
-    ]
-    if any(one is None for one in equal):
+    tables = record.once(Beside.of).at_first
+    if len(tables) < len(AT_FIRST):
         return []
-    weights, gradients = (one or {} for one in equal)
+    weights, gradients = (
+        {name: _alike(values) for name, values in tables[table].items()} for table in AT_FIRST
+    )
     # Of weights that are all one number, gradients that differ say nothing: so they do where nobody averages them.
     told = [n for n in weights if weights[n] is not None or gradients.get(n)]
     shared = [n for n in told if weights[n] or gradients.get(n)]
     return [] if len(shared) == len(told) else shared
 
 
-def _equal_at_first(record: Record, name: str) -> dict[str, bool | None] | None:
-    """By parameter; None where its values tell nothing (all one number)."""
-    tables = [rank.layers(name) for rank in record.ranks]
-    rows = [table.row(0) for table in tables if table is not None and len(table)]
-    if len(rows) < len(record.ranks) or len({tuple(row) for row in rows}) != 1:
-        return None
-    return {
-        parameter: None if any(math.isnan(row[parameter]) for row in rows) else len(values) == 1
-        for parameter in rows[0]
-        for values in [{row[parameter] for row in rows}]
-    }
+def _alike(values: set[float]) -> bool | None:
+    """None where the values tell nothing (all one number)."""
+    return None if any(map(math.isnan, values)) else len(values) == 1
 
 
 def comparable(record: Record) -> tuple[str, str] | None:
@@ -94,27 +169,36 @@ def comparable(record: Record) -> tuple[str, str] | None:
         if facts is None and record.fact("env") is None:
             return "not judged", "how many ranks the run had is not known"
         return "clear", "the run has one rank"
-    if any((rank.fact("ranks") or {}).get("sharded") for rank in record.ranks):
+    found = record.once(Beside.of)
+    if found.sharded:
         return "not judged", "the parameters are sharded over the ranks"
-    shapes = {
-        tuple((p["name"], tuple(p["shape"])) for p in rank.fact("model.parameters") or [])
-        for rank in record.ranks
-    }
-    if len(shapes) > 1:
+    if len(found.shapes) > 1:
         return "not judged", "the ranks hold different parts of a model"
     return None
 
 
 def overwritten(record: Record) -> list[tuple[int, int]]:
     """Steps after which the ranks held different weights, and the rank whose weights all have before the next."""
-    after, before = (
-        [dict(zip(s.steps.tolist(), s.values.tolist())) if s else {} for s in series]
-        for name in ("weights.crc", "weights.crc_before")
-        for series in [[rank.get(name) for rank in record.ranks]]
-    )
-    found = []
-    for step in sorted(set.intersection(*(set(one) for one in after))):
-        held, then = [one[step] for one in after], {one.get(step + 1) for one in before}
-        if len(set(held)) > 1 and len(then) == 1 and (kept := then.pop()) in held:
-            found.append((step, held.index(kept)))
-    return found
+    columns = record.once(Beside.of).columns
+    after, before = columns[WEIGHTS], columns[WEIGHTS_BEFORE]
+    then = dict(zip(before.steps[before.same].tolist(), before.values[before.same].tolist()))
+    differ = [step for step in after.steps[~after.same].tolist() if step + 1 in then]
+    if not differ:
+        return []
+    kept: dict[int, int] = {}
+    for number, rank in enumerate(record.ranks):
+        held = _column(rank, WEIGHTS)
+        values = dict(zip(held.steps.tolist(), held.values.tolist()))
+        for step in differ:
+            if values[step] == then[step + 1]:
+                kept.setdefault(step, number)
+    return sorted(kept.items())
+
+
+def unlike_the_others(record: Record, name: str, step: int) -> list[int]:
+    """Ranks that have another number there than more than half of them; none where there is no such half."""
+    values = [None if (s := rank.get(name)) is None else s.at(step) for rank in record.ranks]
+    [(usual, count)] = Counter(values).most_common(1)
+    if 2 * count <= len(values):
+        return []
+    return [number for number, value in enumerate(values) if value != usual]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -72,6 +71,7 @@ class StoredRecord(Record):
         """Facts, exams and notes that came since; series follow when they are asked for."""
         self._read.clear()
         self._read_layers.clear()
+        self._made.clear()
         with self._told():
             self._refresh()
 
@@ -167,7 +167,7 @@ class StoredRecord(Record):
         return made
 
     def layer_span(self, name: str) -> tuple[tuple[str, ...], int, int, int]:
-        """Columns, number of rows, first and last step of a layer series, without reading its numbers."""
+        """Without reading its numbers."""
         number, columns = self._layer_ids[name]
         with self._told():
             [(count, first, last)] = self._db.rows(
@@ -176,9 +176,9 @@ class StoredRecord(Record):
             return columns, count, valid.step_number(first or 0), valid.step_number(last or 0)
 
     def layer_rows(
-        self, name: str, *, start: int, stop: int | None = None, limit: int = -1
+        self, name: str, *, start: int = 0, stop: int | None = None, limit: int = -1
     ) -> LayerSeries:
-        """The rows of steps start..stop (both included), at most `limit`; nothing is kept in memory."""
+        """Nothing is kept in memory."""
         number, columns = self._layer_ids[name]
         with self._told():
             rows = [
@@ -217,31 +217,3 @@ def joined(tables: Sequence[LayerSeries]) -> LayerSeries:
     steps = np.concatenate([table.steps for table in tables])
     order = np.argsort(steps, kind="stable")
     return LayerSeries(tables[0].name, layers, steps[order], values[order])
-
-
-RECORD_NAME = re.compile(r"record-(\d{1,9})\.sqlite")
-
-
-def record_files(folder: Path) -> list[Path]:
-    """The records of a run folder in order of ranks; files of other names are not records."""
-    try:
-        found = [(m, file) for file in folder.iterdir() if (m := RECORD_NAME.fullmatch(file.name))]
-    except OSError as error:
-        raise RecordError(f"cannot look into {folder}: {error.strerror}") from error
-    return [file for _, file in sorted(found, key=lambda pair: int(pair[0][1]))]
-
-
-def open_record(run: Path | str) -> Record:
-    """The record of a run folder (rank 0's, with every rank's in `.ranks`) or of one file."""
-    path = Path(run)
-    if not is_there(path):
-        raise RecordError(f"there is nothing at {path}: give the folder of a run")
-    if not path.is_dir():
-        return StoredRecord(path)
-    files = record_files(path)
-    if not files:
-        raise RecordError(f"{path} holds no record: give the folder of a run")
-    records = [StoredRecord(file) for file in files]
-    for record in records:
-        record.ranks = tuple(records)
-    return records[0]

@@ -10,7 +10,7 @@ from typing import Any
 from traindoctor.errors import RecordError
 from traindoctor.plain_files import is_there
 from traindoctor.record.progress import last_loss, num_steps
-from traindoctor.record.reader import open_record, record_files
+from traindoctor.record.stored_ranks import open_record, record_files
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 # 1: first format (2026-11).
 FORMAT = 1
 
+Made = TypeVar("Made")
 Outcome = Literal["done", "refused", "not-applicable", "failed"]
 
 
@@ -148,7 +149,8 @@ class Record:
         self.exam_results: tuple[ExamResult, ...] = tuple(exams)
         self.notes: tuple[Note, ...] = tuple(notes)
         self.meta: dict[str, Any] = dict(meta or {})
-        self.ranks: tuple[Record, ...] = tuple(ranks) or (self,)
+        self.ranks: Sequence[Record] = ranks or (self,)
+        self._made: dict[Any, Any] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -172,6 +174,31 @@ class Record:
 
     def layers(self, name: str) -> LayerSeries | None:
         return self._layers.get(name)
+
+    def layer_rows(
+        self, name: str, *, start: int = 0, stop: int | None = None, limit: int = -1
+    ) -> LayerSeries:
+        """The rows of steps start..stop of a layer series (both included), at most `limit`."""
+        series = self.layers(name)
+        assert series is not None
+        keep = np.flatnonzero((series.steps >= start) & (series.steps <= (stop or 2**62)))
+        keep = keep if limit < 0 else keep[:limit]
+        return LayerSeries(name, series.layers, series.steps[keep], series.values[keep])
+
+    def layer_span(self, name: str) -> tuple[tuple[str, ...], int, int, int]:
+        """Columns, number of rows, first and last step of a layer series."""
+        series = self.layers(name)
+        assert series is not None
+        ends = (int(series.steps[0]), int(series.steps[-1])) if len(series) else (0, 0)
+        return series.layers, len(series), *ends
+
+    def once(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
+        """`make(record, *arguments)`, made once for all who ask (until more has come)."""
+        key = make, *arguments
+        if key not in self._made:
+            self._made[key] = make(self, *arguments)
+        found: Made = self._made[key]
+        return found
 
     def fact(self, name: str, default: Any = None) -> Any:
         return self.facts.get(name, default)

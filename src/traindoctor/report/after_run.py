@@ -7,8 +7,8 @@ from typing import IO
 
 from traindoctor.diagnosis import Diagnosis
 from traindoctor.record import Record
-from traindoctor.record.reader import record_files
 from traindoctor.record.runs import earlier_run
+from traindoctor.record.stored_ranks import record_files
 from traindoctor.report import next_steps, terminal
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from traindoctor.record import LayerSeries, Record, Series, StoredRecord
+from traindoctor.record import LayerSeries, Record, Series
 
 Keep = Literal["max", "min"]
 
@@ -135,12 +135,7 @@ def layer_names(record: Record) -> list[str]:
 def layer_span(record: Record, name: str) -> tuple[tuple[str, ...], int, int, int]:
     """Layers, number of rows, first and last step."""
     stored = "update.rms" if made_here(record, name) else name
-    if isinstance(record, StoredRecord):
-        return record.layer_span(stored)
-    series = record.layers(stored)
-    assert series is not None
-    steps = series.steps
-    return series.layers, len(series), *((int(steps[0]), int(steps[-1])) if len(steps) else (0, 0))
+    return record.layer_span(stored)
 
 
 def made_here(record: Record, name: str) -> bool:
@@ -157,13 +152,7 @@ def layer_rows(
             return update
         last = int(update.steps[-1])
         return ratio(update, layer_rows(record, "weight.rms", start=start, stop=last))
-    if isinstance(record, StoredRecord):
-        return record.layer_rows(name, start=start, stop=stop, limit=limit)
-    series = record.layers(name)
-    assert series is not None
-    keep = np.flatnonzero((series.steps >= start) & (series.steps <= (stop or 2**62)))
-    keep = keep if limit < 0 else keep[:limit]
-    return LayerSeries(name, series.layers, series.steps[keep], series.values[keep])
+    return record.layer_rows(name, start=start, stop=stop, limit=limit)
 
 
 def ratio(update: LayerSeries, weight: LayerSeries) -> LayerSeries:

@@ -10,6 +10,7 @@ from typing import Any
 
 from traindoctor.errors import TraindoctorError
 from traindoctor.record import Record
+from traindoctor.report.across_ranks import rank_maps, rank_names
 from traindoctor.report.downsample import Keep, heat_map, layer_names
 from traindoctor.report.page import content_security_policy, page
 from traindoctor.report.payload import heat_payload, run_payload, series_names, series_payload
@@ -23,13 +24,20 @@ KEEP_SMALLEST = {"act.input_dependence", "attention.entropy"}
 
 def embedded(record: Record, verdict: Mapping[str, Any] | None, *, name: str) -> dict[str, Any]:
     """All that the page would ask a server for."""
+    heats = {
+        **{
+            layer: heat_map(record, layer, columns=COLUMNS, keep=keep_of(layer))
+            for layer in layer_names(record)
+        },
+        **rank_maps(record, rank_names(record), columns=COLUMNS),
+    }
     return {
         "run": run_payload(record, name=name, state="ended", verdict=verdict),
         "series": series_payload(record, series_names(record), points=POINTS),
         "layers": {
-            layer: heat_payload(record, layer, heat)
-            for layer in layer_names(record)
-            if (heat := heat_map(record, layer, columns=COLUMNS, keep=keep_of(layer))) is not None
+            name: heat_payload(record, name, heat)
+            for name, heat in heats.items()
+            if heat is not None
         },
     }
 

@@ -13,6 +13,7 @@ from traindoctor.checks import BY_SLUG
 from traindoctor.record import ExamResult, Record, Series
 from traindoctor.record.progress import last_loss, num_steps
 from traindoctor.record.writer import to_json
+from traindoctor.report.across_ranks import rank_names, row_names
 from traindoctor.report.checklist import measured_of, title_of
 from traindoctor.report.downsample import (
     HeatMap,
@@ -60,7 +61,13 @@ def run_payload(
         "ranks": len(record.ranks),
         "created": record.meta.get("created"),
         "series": series_names(record),
-        "layers": {name: layer_info(record, name) for name in layer_names(record)},
+        "layers": {
+            **{name: layer_info(record, name) for name in layer_names(record)},
+            **{
+                name: {"layers": len(row_names(record)), "measured": True}
+                for name in rank_names(record)
+            },
+        },
         "facts": {
             key: shorten(value) for key, value in record.facts.items() if key not in NOT_SHOWN
         },

@@ -16,8 +16,9 @@ from traindoctor.diagnosis.rules import ESSENTIAL
 from traindoctor.diagnosis.verdict import RUN
 from traindoctor.record import Record
 from traindoctor.record.text import readable
+from traindoctor.record.wording import counted, some_of
 from traindoctor.report.excerpt import AROUND, excerpt
-from traindoctor.report.words import by_reason, counted, listed, number, place, proof
+from traindoctor.report.words import by_reason, number, place, proof
 
 MIN_WIDTH, MAX_WIDTH = 40, 100
 # Proof that fits a glance; the rest is in the JSON and on the page.
@@ -55,7 +56,7 @@ def report(diagnosis: Diagnosis, record: Record | None = None, *, width: int = 8
         lines += ["", *_reason(diagnosis, width)]
     guesses = [cause.finding.cause for cause in roots if cause.finding.status == "possible"]
     if guesses:
-        lines += field("possible", listed(guesses, MAX_NAMES) + " (not proven)", width)
+        lines += field("possible", some_of(guesses, MAX_NAMES) + " (not proven)", width)
     lines += _rest(diagnosis, width)
     return "\n".join(lines) + "\n"
 
@@ -101,7 +102,7 @@ def _cause(cause: Cause, script: Any, width: int, count: int | None) -> list[str
     if cause.fix is not None:
         lines += _labelled("diff", _diff(cause.fix, around=0 if source else AROUND))
     if cause.consequences:
-        lines += field("explains", listed(list(cause.consequences), MAX_NAMES), width)
+        lines += field("explains", some_of(list(cause.consequences), MAX_NAMES), width)
     return lines
 
 
@@ -186,7 +187,7 @@ def _cost(diagnosis: Diagnosis, percent: float) -> str:
 
 def _groups(groups: list[tuple[str, list[str]]]) -> str:
     """'a, b (why); c (why); and 3 more'"""
-    texts = [f"{listed(names, MAX_NAMES)} ({why})" for why, names in groups[:MAX_REASONS]]
+    texts = [f"{some_of(names, MAX_NAMES)} ({why})" for why, names in groups[:MAX_REASONS]]
     left = sum(len(names) for _, names in groups[MAX_REASONS:])
     return "; ".join([*texts, *([f"and {left} more"] if left else [])])
 
@@ -196,7 +197,7 @@ def _passed(diagnosis: Diagnosis) -> str:
     names.sort(key=lambda name: name not in ESSENTIAL)
     text = f"{counted(len(names), 'test')}"
     if names:
-        text += f": {listed(names, MAX_NAMES)}"
+        text += f": {some_of(names, MAX_NAMES)}"
     if diagnosis.not_applicable:
         text += f"; {len(diagnosis.not_applicable)} do not apply"
     return f"{text}; --json lists all"

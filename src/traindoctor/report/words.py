@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from traindoctor.checks.base import NOT_YET, Clear, Evidence, Finding, NotApplicable, NotJudged
@@ -92,15 +92,3 @@ def _gathered(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
     for why, cause in pairs:
         groups.setdefault(why, []).append(cause)
     return list(groups.items())
-
-
-def listed(names: Sequence[str], most: int) -> str:
-    """'a, b, c and 4 more'"""
-    if len(names) <= most + 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:most])} and {len(names) - most} more"
-
-
-def counted(count: int, noun: str) -> str:
-    """'1 step', '12 steps'"""
-    return f"{count} {noun}{'' if count == 1 else 's'}"

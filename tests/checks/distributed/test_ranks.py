@@ -92,6 +92,7 @@ def with_series(record: Record, **columns: list[list[float]]) -> Record:
         real = name.replace("_", ".", 1)
         for one, numbers in zip(record.ranks, by_rank):
             one._series[real] = make_record({real: numbers})[real]
+    record._made.clear()
     return record
 
 

@@ -3,8 +3,13 @@ from __future__ import annotations
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, not_comparable
 from traindoctor.checks.consequences import NOT_LEARNING
-from traindoctor.checks.distributed.base import LEAST_STEPS, NEVER, weights_meet_again
-from traindoctor.record import Record, agreement, comparable
+from traindoctor.checks.distributed.base import (
+    LEAST_STEPS,
+    NEVER,
+    of_ranks,
+    weights_meet_again,
+)
+from traindoctor.record import Record, agreement, comparable, unlike_the_others
 
 
 @check(
@@ -46,12 +51,14 @@ def ranks_diverged(record: Record) -> Outcome:
     from_start = before.steps > 0 and not before.equal_at_first
     shared = gradients.equal == gradients.steps
     at = "" if shared else f" at {gradients.equal} of {gradients.steps} steps"
+    odd = unlike_the_others(record, "weights.crc", weights.first_difference or 0)
     return ranks_diverged.finding(
         evidence("share of steps at which the weights of all ranks agree", weights.share, 1.0),
         evidence("share of steps at which their gradients agree", gradients.share, 1.0),
         evidence("weights equal before the first step", str(not from_start).lower(), "true"),
         summary=f"the {len(record.ranks)} ranks share their gradients{at} but hold different weights "
-        + ("from the start" if from_start else f"since step {weights.first_difference}"),
+        + ("from the start" if from_start else f"since step {weights.first_difference}")
+        + (f": other ones on {of_ranks(odd)} than on the rest" if odd else ""),
         since_step=0 if from_start else weights.first_difference,
         grade="exact",
     )
