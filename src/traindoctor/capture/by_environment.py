@@ -1,20 +1,26 @@
-"""TRAINDOCTOR=1 in the environment: Python runs a script as `traindoctor run` would, whoever started it.
+"""What the environment asks for, at the start of every interpreter.
+
+TRAINDOCTOR=1: Python runs a script as `traindoctor run` would, whoever started it. A child of a watched run joins that run,
+whatever its starter has made of PYTHONPATH (Ray's `runtime_env` sets it anew), on which our start-up folder stands.
 
     TRAINDOCTOR=1 srun python train.py
     TRAINDOCTOR="--after 60 --json verdict.json" torchrun --nproc-per-node 8 train.py
 
-Imported by traindoctor.pth when an interpreter of this environment starts, and only where the variable is set. The process
-becomes `python -m traindoctor run ...`, with the same number, streams and folder. Imports nothing heavy.
+Imported by traindoctor.pth, and only where one of the two variables is set. The process of a script becomes
+`python -m traindoctor run ...`, with the same number, streams and folder. Imports nothing heavy.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from traindoctor.capture.arming import VARIABLE as WATCHED
+from traindoctor.capture.arming import join
 
 VARIABLE = "TRAINDOCTOR"
 YES = frozenset({"1", "true", "yes", "on"})
@@ -57,9 +63,12 @@ def _module(head: list[str]) -> list[str] | None:
     return ["-m", name]
 
 
+def join_run() -> None:
+    with suppress(Exception):  # no run that can be joined
+        join(json.loads(os.environ[WATCHED]))
+
+
 def replace_process() -> None:
-    if WATCHED in os.environ:
-        return  # a child of a watched run joins that one
     try:
         command = instead(sys.argv, sys.orig_argv, os.environ[VARIABLE])
     except ValueError as error:  # a quotation mark without its other half
@@ -69,5 +78,7 @@ def replace_process() -> None:
         os.execv(command[0], command)
 
 
-if VARIABLE in os.environ:
+if WATCHED in os.environ:
+    join_run()
+elif VARIABLE in os.environ:
     replace_process()
