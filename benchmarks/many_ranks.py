@@ -122,13 +122,15 @@ def main() -> None:
         size = sum(file.stat().st_size for file in run.iterdir())
         print(f"{options.ranks} ranks, {options.steps} steps: {size / 2**30:.1f} GiB of records")
         for command in (["diagnose", str(run)], ["report", str(run), "-o", str(folder / "r.html")]):
-            began = time.perf_counter()
+            began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
             told = subprocess.run(
                 [sys.executable, "-m", "traindoctor", *command], capture_output=True, text=True
             )
-            took = time.perf_counter() - began
-            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-            print(f"{command[0]}: {took:.1f} s, at most {peak:.2f} GiB of memory so far")
+            took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            print(
+                f"{command[0]}: {took:.1f} s ({cpu:.1f} s of CPU), at most {after.ru_maxrss / 2**20:.2f} GiB of memory so far"
+            )
             print("\n".join((told.stdout or told.stderr).splitlines()[:4]))
             if command[0] == "diagnose" and f"rank {odd}" not in told.stdout:
                 raise SystemExit(f"the rank that strays ({odd}) was not named:\n{told.stdout}")

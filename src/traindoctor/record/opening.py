@@ -47,7 +47,9 @@ class Database:
         self._steps_left = FEWEST_STEPS + STEPS_PER_BYTE * size
         bytes_left = MEGABYTE + 2 * size
         for row in self._db.execute(query, values):
-            bytes_left -= sum(len(cell) for cell in row if isinstance(cell, (str, bytes)))
+            for cell in row:
+                if isinstance(cell, (str, bytes)):
+                    bytes_left -= len(cell)
             if bytes_left < 0:
                 raise ValueError("it gives more than it can hold")
             yield row

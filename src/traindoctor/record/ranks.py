@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from traindoctor.record.schema import Record
 
-# What is compared between ranks: one number a step, the same on all ranks or not.
+# What is compared between ranks of every run: one number a step, the same on all ranks or not.
 WEIGHTS, WEIGHTS_BEFORE, GRADIENTS = "weights.crc", "weights.crc_before", "grad.crc"
-COMPARED = (WEIGHTS, WEIGHTS_BEFORE, GRADIENTS, "batch.fingerprint", "loss.root")
+COMPARED = (WEIGHTS, WEIGHTS_BEFORE, GRADIENTS, "batch.fingerprint")
 EMPTY = np.empty(0, np.int64), np.empty(0)
 # Before the first step, by parameter: what is equal here is a replica.
 AT_FIRST = (f"{WEIGHTS_BEFORE}_by_parameter", f"{GRADIENTS}_by_parameter")
@@ -109,7 +109,12 @@ def agreement(record: Record, name: str) -> Agreement:
     table = f"{name}_by_parameter"
     if held_by_all(record) and table in record.layer_names:
         return record.once(_of_shared, name).agreement
-    return record.once(Beside.of).columns[name].agreement
+    found = record.once(Beside.of).columns.get(name) or record.once(_of_all, name)
+    return found.agreement
+
+
+def _of_all(record: Record, name: str) -> Column:
+    return functools.reduce(Column.beside, (_column(rank, name) for rank in record.ranks))
 
 
 def _of_shared(record: Record, name: str) -> Column:

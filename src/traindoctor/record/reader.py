@@ -39,7 +39,7 @@ class StoredRecord(Record):
                 self._read_meta()
             self._db.require_tables()
         self._seen = {"exams": 0, "notes": 0, "facts": 0}
-        self._chunks: dict[str, tuple[int, list[Any], list[Any]]] = {}
+        self._points: dict[str, tuple[int, Series]] = {}
         self._rows: dict[str, tuple[int, list[int], list[Any]]] = {}
         self._read: dict[str, Series] = {}
         self._read_layers: dict[str, LayerSeries] = {}
@@ -118,22 +118,20 @@ class StoredRecord(Record):
             return None
         if name in self._read:
             return self._read[name]
-        last, steps, values = self._chunks.get(name, (0, [], []))
+        last, known = self._points.get(name, (0, None))
         with self._told():
-            for rowid, step_blob, value_blob in self._db.rows(
-                "SELECT rowid, steps, numbers FROM points WHERE series = ? AND rowid > ? ORDER BY rowid",
-                (self._series_ids[name], last),
-            ):
-                at, numbers = valid.points(step_blob, value_blob)
-                steps.append(at)
-                values.append(numbers)
-                last = rowid
-        if len(steps) > 1:
-            steps, values = [np.concatenate(steps)], [np.concatenate(values)]
-        self._chunks[name] = (last, steps, values)
-        if not steps:
-            steps, values = [np.empty(0, np.int64)], [np.empty(0, np.float64)]
-        found = self._read[name] = Series(name, steps[0], values[0])
+            rows = list(
+                self._db.rows(
+                    "SELECT rowid, steps, numbers FROM points WHERE series = ? AND rowid > ? ORDER BY rowid",
+                    (self._series_ids[name], last),
+                )
+            )
+            at, numbers = valid.points([row[1] for row in rows], [row[2] for row in rows])
+        if known is not None:
+            at = np.concatenate([known.steps, at])
+            numbers = np.concatenate([known.values, numbers])
+        found = self._read[name] = Series(name, at, numbers)
+        self._points[name] = (rows[-1][0] if rows else last, found)
         return found
 
     def layers(self, name: str) -> LayerSeries | None:

@@ -5,7 +5,7 @@ a value of another kind is a ValueError that says what was expected.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,12 +103,16 @@ def step_number(step: Any) -> int:
     return step
 
 
-def points(steps: Any, values: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """A run of numbers of one series."""
-    at = np.frombuffer(expect(steps, bytes, "a list of steps"), dtype=np.int64)
-    numbers = np.frombuffer(expect(values, bytes, "a list of numbers"), dtype=np.float64)
-    if len(at) != len(numbers):
-        raise ValueError(f"{len(at)} steps have {len(numbers)} numbers")
+def points(
+    steps: Sequence[Any], values: Sequence[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The numbers of one series, as they were written one run of steps after the other."""
+    for some_steps, some_values in zip(steps, values, strict=True):
+        size = len(expect(some_steps, bytes, "a list of steps"))
+        if size % 8 or size != len(expect(some_values, bytes, "a list of numbers")):
+            raise ValueError(f"{size / 8:g} steps have {len(some_values) / 8:g} numbers")
+    at = np.frombuffer(b"".join(steps), dtype=np.int64)
+    numbers = np.frombuffer(b"".join(values), dtype=np.float64)
     if len(at) and not (at.min() >= FIRST_STEP and at.max() <= LAST_STEP):
         raise ValueError("its steps are not steps")
     return at, numbers
