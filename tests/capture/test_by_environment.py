@@ -182,3 +182,28 @@ def test_ranks_of_a_slurm_step_share_a_folder(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv("SLURM_PROCID", rank)
         jobs.append(launchers.job())
     assert jobs == ["4711-0", "4711-0"]
+
+
+STARTER = """
+import os, subprocess, sys
+variables = {**os.environ, "PYTHONPATH": os.getcwd()}
+child = subprocess.Popen([sys.executable, "worker.py"], env=variables, stdout=subprocess.PIPE, text=True)
+for line in iter(child.stdout.readline, "trained\\n"):
+    print(line, end="")
+child.kill()
+print(child.wait())
+"""
+
+
+def test_a_worker_with_its_own_path_that_is_killed_at_its_end_is_judged(tmp_path: Path) -> None:
+    """As Ray starts and ends those that train."""
+    (tmp_path / "starter.py").write_text(STARTER)
+    wait = "\nimport time\ntime.sleep(1.5)\nprint('trained', flush=True)\ntime.sleep(60)\n"
+    (tmp_path / "worker.py").write_text(PLAIN + wait)
+    plain = started(tmp_path, "starter.py")
+    ours = started(tmp_path, "starter.py", TRAINDOCTOR="--after 5 --json verdict.json")
+    assert ours.stdout == plain.stdout
+    assert ours.stdout.endswith("-9\n")
+    told = json.loads((tmp_path / "verdict.json").read_text())
+    assert told["steps"] == 30
+    assert told["verdict"] == "inconclusive"

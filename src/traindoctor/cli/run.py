@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Target = Path | IO[str] | None
 # Ranks end one after the other; the one that tells the verdict waits so long for the others' records.
 RANKS_SECONDS = 10.0
+# A process that lives writes every half second.
+WRITES_WITHIN = 2.0
 
 
 @click.command(
@@ -279,6 +281,10 @@ def verdict(
     wait_for_ranks(folder)
     recorded = unrecorded is None and bool(records_of(folder))
     record = open_record(folder) if recorded else Record()
+    if recorded and "run.ended" not in record.facts and falls_silent(folder):
+        record.facts["run.ended"] = (
+            "killed"  # a child that trained, as the workers of Ray are at their end
+        )
     diagnosis = diagnose(record, ended_early=ended_early)
     if not recorded:
         reason = unrecorded or why_nothing(status)
@@ -345,3 +351,16 @@ def wait_for_ranks(folder: Path) -> None:
         if len(ended) >= world:
             return
         time.sleep(0.2)
+
+
+def falls_silent(folder: Path) -> bool:
+    """Whether nobody writes to the record any more: it has no end of its own, and its process may live on or be gone."""
+    from traindoctor.record.folders import last_written
+
+    before = last_written(folder)
+    deadline = time.monotonic() + WRITES_WITHIN
+    while time.monotonic() < deadline:
+        if last_written(folder) != before:
+            return False
+        time.sleep(0.2)
+    return True
