@@ -321,6 +321,28 @@ def test_frames_of_an_alignment_that_are_viewed_for_exchanged(way: str) -> None:
     assert (found[0]["mixed"] > 0) is (way in ("view", "cut elsewhere"))
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda scores: scores.softmax(-1), "probabilities"),
+        (lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True), "probabilities"),
+        (lambda scores: scores, "not log-probabilities"),
+        (lambda scores: scores.log_softmax(-1), None),
+        (lambda scores: scores.softmax(-1).log(), None),
+        (lambda scores: scores - scores.logsumexp(-1, keepdim=True), None),
+    ],
+)
+def test_a_loss_over_alignments_takes_log_probabilities(
+    given: Callable[[Tensor], Tensor], said: str | None
+) -> None:
+    layer, x, y = nn.Linear(D, C), torch.randn(12, 3, D), torch.randint(1, C, (3, 2))
+    lengths = torch.full((3,), 12), torch.full((3,), 2)
+    patient = patient_of(layer, lambda: F.ctc_loss(given(layer(x)), y, *lengths))
+    found = double_softmax(make_record(exams={"loss_input": dict(perform(loss_input, patient))}))
+    assert isinstance(found, Finding) is (said is not None)
+    assert said is None or said in found.summary
+
+
 def test_scores_of_all_against_all_are_turned_on_purpose() -> None:
     """Texts by images and images by texts: no layer gives each place one score per class."""
     layer, x, z = nn.Linear(D, D), torch.randn(N, D), torch.randn(N, D)

@@ -74,15 +74,21 @@ def normalised_elsewhere(patient: Patient) -> tuple[int, list[dict[str, Any]]]:
 
 
 def alignments(patient: Patient) -> list[dict[str, Any]]:
-    """Losses over alignments, as `sites`: whether the scores of a frame are those of one place."""
+    """Losses over alignments, as `sites`; `mixed`: whether the scores of a frame are those of one place."""
     tape = patient.tape
     assert tape is not None
     ops = [op for op in tape.ops if op.kind == "ctc_loss" and op.inputs][:MOST_SOFTMAXES]
+    if not ops:
+        return []
+    replayed = replay(tape, want=[op.inputs[0] for op in ops])
     return [
         {
             "line": op.line or op.nearest_line,
-            "rows": math.prod(tape.geometry[op.inputs[0].index].size[:-1]),
+            "kind": op.kind,
+            "steps": 1,
             "mixed": mixed_frames(tape, op.inputs[0]),
+            "made_by": maker(tape, op.inputs[0]),
+            **kinds_of(replayed[op.inputs[0]].detach().double().flatten(0, -2)),
         }
         for op in ops
     ]
@@ -151,8 +157,6 @@ def scaled(tape: StepTape, ref: Ref, dim: int) -> bool:
 
 
 def describe(tape: StepTape, site: LossSite) -> dict[str, Any]:
-    values = site.rows(evaluate(tape, site.logits).detach().double())
-    finite = values[torch.isfinite(values).all(dim=-1)]
     classes = site.num_classes
     several = site.kind in CLASS_LOSSES and site.class_dim is not None
     return {
@@ -160,8 +164,19 @@ def describe(tape: StepTape, site: LossSite) -> dict[str, Any]:
         "kind": site.kind,
         "classes": classes,
         "steps": 1,
-        "rows": len(values),
         "valid": int(site.valid.sum()),
+        "made_by": maker(tape, site.logits),
+        "mixed": mixed_rows(tape, site.logits, site.class_dim or 0) if several else None,
+        **kinds_of(site.rows(evaluate(tape, site.logits).detach().double())),
+    }
+
+
+def kinds_of(rows: Tensor) -> dict[str, Any]:
+    """What the rows that a loss is given can be, a row holding the classes of one prediction."""
+    finite = rows[torch.isfinite(rows).all(dim=-1)]
+    classes = rows.shape[-1]
+    return {
+        "rows": len(rows),
         "finite_rows": len(finite),
         "probabilities": classes > 1 and sums_to_one(finite),
         "log_probabilities": classes > 1
@@ -170,10 +185,8 @@ def describe(tape: StepTape, site: LossSite) -> dict[str, Any]:
         "between_0_and_1": classes == 1
         and len(finite) > 8
         and bool(((finite >= 0) & (finite <= 1)).all()),
-        "made_by": maker(tape, site),
-        "mixed": mixed_rows(tape, site.logits, site.class_dim or 0) if several else None,
-        "lowest": float(values.min()) if values.numel() else None,
-        "highest": float(values.max()) if values.numel() else None,
+        "lowest": float(rows.min()) if rows.numel() else None,
+        "highest": float(rows.max()) if rows.numel() else None,
     }
 
 
@@ -183,9 +196,9 @@ def sums_to_one(rows: Tensor) -> bool:
     return bool((rows >= 0).all()) and bool(((rows.sum(-1) - 1).abs() < SUM_TOLERANCE).all())
 
 
-def maker(tape: StepTape, site: LossSite) -> dict[str, str | None] | None:
+def maker(tape: StepTape, given: Ref) -> dict[str, str | None] | None:
     """The op that made what the loss gets, through views and casts: a softmax shows itself here."""
-    ops = [op for _, op in walk_back(tape, site.logits) if op is not None]
+    ops = [op for _, op in walk_back(tape, given) if op is not None]
     return {"op": ops[-1].name, "line": ops[-1].line, "module": ops[-1].module} if ops else None
 
 

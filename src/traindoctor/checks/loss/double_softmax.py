@@ -14,6 +14,8 @@ from traindoctor.record import Record
 MIN_ROWS = 4
 # Without a softmax in sight two steps must agree, or this many rows of one.
 MIN_STEPS, MANY_ROWS = 2, 32
+# Losses that take the logarithm of probabilities.
+LOGARITHMS = frozenset({"nll_loss", "ctc_loss"})
 SQUASHING = frozenset({"softmax", "_softmax", "sigmoid", "div", "__truediv__"})
 
 
@@ -35,13 +37,14 @@ def double_softmax(record: Record) -> Outcome:
     `F.cross_entropy` applies a log-softmax itself. A softmax before it squeezes all logits into 0..1: the loss
     cannot fall under about ln(1 + (C-1)/e), and gradients are tiny.
     ## How to fix
-    Hand logits to `F.cross_entropy` and `binary_cross_entropy_with_logits`, log-probabilities to `F.nll_loss`.
+    Hand logits to `F.cross_entropy` and `binary_cross_entropy_with_logits`, log-probabilities to `F.nll_loss`
+    and `F.ctc_loss`.
     ## When it stays silent
     Log-probabilities into cross_entropy (a log-softmax of a log-softmax is itself), `nll_loss` after a
     log-softmax, `binary_cross_entropy` after a sigmoid.
     """
     result = wanted_exam(record, "loss_input")
-    for site in result.values["sites"]:
+    for site in (*result.values["sites"], *result.values.get("alignments", ())):
         said = _wrong(site)
         if said is not None:
             return _given(site, said, result.step)
@@ -91,7 +94,7 @@ def _given(site: Mapping[str, Any], said: str, step: int) -> Finding:
         evidence("steps looked at", site["steps"]),
         evidence("produced by", made.get("op"), "a linear layer"),
         summary=f"{site['kind']} gets {said} ({made.get('line') or site['line']})",
-        remedy=_change(said, made.get("op"), made.get("line")),
+        remedy=_change(site["kind"], said, made.get("op"), made.get("line")),
         where=made.get("module"),
         line=made.get("line") or site["line"],
         since_step=0,
@@ -99,11 +102,13 @@ def _given(site: Mapping[str, Any], said: str, step: int) -> Finding:
     )
 
 
-def _change(said: str, made: str | None, line: str | None) -> str | None:
+def _change(kind: str, said: str, made: str | None, line: str | None) -> str | None:
     """For what was found; None where nothing more special can be said than for all."""
     if not said.endswith("twice"):
         return (
             "Give `F.nll_loss` the result of `log_softmax`, or use `F.cross_entropy` on the logits."
+            if kind == "nll_loss"
+            else f"Give `F.{kind}` the result of `log_softmax`."
         )
     if made is None or line is None:
         return None
@@ -118,7 +123,7 @@ def _wrong(site: Mapping[str, Any]) -> str | None:
     logits = kind.startswith(("cross_entropy", "log_softmax", "logsumexp", "softmax"))
     if logits and site["probabilities"] and sure:
         return "probabilities: softmax is applied twice"
-    if kind == "nll_loss" and sure:
+    if kind in LOGARITHMS and sure:
         if site["probabilities"]:
             return "probabilities: their logarithm is missing"
         if not site["log_probabilities"] and (site["highest"] or 0) > 0:
