@@ -94,7 +94,7 @@ def checkup(
             loss.backward()
             optimizer.step()
 
-    from traindoctor.ground.no_trace import random_state_restored
+    from traindoctor.ground.modes import random_state_restored
 
     # With one batch in hand nothing can be said about how batches follow each other.
     skipped = frozenset() if several else OVER_BATCHES

@@ -86,3 +86,23 @@ def test_no_method_of_the_scripts_own_containers_is_called() -> None:
     list.append(row, torch.full((3,), 6.0))
     assert {5.0, 6.0, 7.0} <= {float(tensor.double().mean()) for tensor in found().values()}
     assert [float(tensor[0]) for tensor in tensors_in((table, row))] == [5.0, 6.0]
+
+
+class Loader(list[int]):
+    """Anything that ends something when the last variable lets go of it: workers, files."""
+
+
+def test_nothing_that_a_variable_held_is_kept() -> None:
+    loader = Loader([1, 2])
+    gone, batch = weakref.ref(loader), torch.ones(3)
+    assert any(tensor is batch for tensor in found().values())
+    del loader
+    assert gone() is None
+
+
+def test_what_the_script_asked_for_by_locals_stays_its_own() -> None:
+    loader, batch = Loader([1, 2]), torch.ones(3)
+    mine = locals()
+    assert any(tensor is batch for tensor in found().values())
+    assert mine["loader"] is loader
+    assert mine["batch"] is batch

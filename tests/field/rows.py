@@ -128,6 +128,7 @@ COMPILERS = (
     Row(program="compilers/compile_whole", arguments=("inductor", "reduce-overhead"), cpu=False),
 )
 AUTOGRAD = (
+    Row(program="autograd/drawing_operators", cuda=False, exams=True),
     Row(program="autograd/functorch"),
     Row(program="autograd/custom_function", exams=True),
     Row(program="autograd/by_address", exams=True),
@@ -175,6 +176,7 @@ ENVIRONMENT = (
     Row(program="environment/warnings_are_errors", exams=True),
     Row(program="environment/live_tensors"),
     Row(program="environment/weak_references"),
+    Row(program="environment/swapped_tensors", exams=True),
     Row(program="environment/threads_and_globals"),
     Row(program="environment/side_effects", exams=True),
     Row(

@@ -22,11 +22,11 @@ from traindoctor.errors import ReplayError
 from traindoctor.ground import side_effects
 from traindoctor.ground.hooks_aside import has_hooks
 from traindoctor.ground.memory import memory
-from traindoctor.ground.modes import random_states, set_random_state
+from traindoctor.ground.modes import random_state_restored, random_states, set_random_state
 from traindoctor.ground.names import SHARDED, sharded
 from traindoctor.ground.nested import tensors_in
 from traindoctor.ground.no_communication import no_communication
-from traindoctor.ground.no_trace import attributes_restored, random_state_restored
+from traindoctor.ground.no_trace import attributes_restored
 from traindoctor.tape.recorder import StepRecorder
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from traindoctor.events import Event
 from traindoctor.ground import quiet as switch
+from traindoctor.ground.our_ref import OurRef
 from traindoctor.ground.quiet import quiet as silent
 from traindoctor.ground.torch_private import stand_in
 from traindoctor.ground.unseen import unseen
@@ -71,7 +72,7 @@ class Hub:
         """While a step is taped: what runs compiled code (capture/beside.py)."""
         self.recorder: Any = None
         """While a step is taped: the recorder that hears torch functions."""
-        self.notes: list[tuple[str, list[weakref.ref[Any]]]] = []
+        self.notes: list[tuple[str, list[OurRef]]] = []
         """In ordinary steps: what modules and losses were given, should this be the step that breaks."""
         self.passed_unheard = False
         """A training pass of this step was called while nobody listened: whoever begins to listen now has missed it."""
@@ -84,7 +85,7 @@ class Hub:
             weakref.WeakKeyDictionary()
         )
         """Learning-rate schedulers, with how far each was when last looked at."""
-        self.scaled_roots: dict[int, tuple[weakref.ref[Any], float]] = {}
+        self.scaled_roots: dict[int, tuple[OurRef, float]] = {}
 
     def reset_in_child(self) -> None:
         """A forked child: nobody listens, and whatever was under way is the parent's."""
@@ -136,7 +137,7 @@ class Hub:
         """Weak references: the script's memory stays its own."""
         if self.sink is not None and not self.attentive and len(self.notes) < MOST_NOTES:
             try:
-                data = [weakref.ref(one) for one in tensors if not one.requires_grad]
+                data = [OurRef(one) for one in tensors if not one.requires_grad]
                 if data:
                     self.notes.append((kind, data))
             except Exception:  # outside the border: what cannot be walked is not noted

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from traindoctor.errors import TraindoctorError
-from traindoctor.ground.modes import generators_restored, seed_generators
+from traindoctor.ground.modes import random_state_restored, seed_generators
 from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.numerics.finite_difference import DirectionalTest, directional_test, typical_size
 from traindoctor.numerics.gradcheck_result import GradcheckResult, InputResult, Outcome
@@ -116,7 +116,7 @@ class Problem:
         return module if wanted is None else module.to(wanted)
 
     def by_differences(self, patterns: bool = True) -> list[InputResult]:
-        with generators_restored():
+        with random_state_restored():
             tensors, dtype = self._precision()
             phi = self.scalar(self.fn)
             results = []
@@ -171,7 +171,7 @@ class Problem:
         return own, own[0].dtype
 
     def against(self, reference: Any) -> list[InputResult]:
-        with generators_restored():
+        with random_state_restored():
             tensors = self.tensors
             given = _claims(self.scalar(self.fn), tensors)
             try:

@@ -8,7 +8,6 @@ the answer is read one pass later there, which is too late for the weights: they
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -33,6 +32,7 @@ from traindoctor.experiment.variables import data_variables
 from traindoctor.ground.memory import memory, nbytes
 from traindoctor.ground.names import Names, is_trainable_leaf, local
 from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.our_ref import OurRef
 
 NUM_WATCHED = 3
 SEEN: dict[type, str] = {
@@ -47,7 +47,7 @@ SEEN: dict[type, str] = {
     StepEnd: "step ended",
 }
 # What was given to modules and losses in a step of which only the pulse is heard: kind of call, weak references.
-Notes = Sequence[tuple[str, Sequence["weakref.ref[Tensor]"]]]
+Notes = Sequence[tuple[str, Sequence[OurRef]]]
 
 
 @dataclass

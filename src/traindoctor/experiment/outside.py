@@ -8,7 +8,6 @@ of a tensor are multiplied by one number below 1, the script decays its weights 
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, StepBegin, StepEnd
 from traindoctor.ground.names import Names, local
+from traindoctor.ground.our_ref import OurRef
 
 # Steps looked at: early ones for the replay from step 0, then one in so many.
 FIRST, EVERY = (1, 2, 16), 30
@@ -53,7 +53,7 @@ class OutsideChanges:
     def __init__(self, names: Names) -> None:
         self.names = names
         self.found: list[Outside] = []
-        self._tensors: dict[str, weakref.ref[Tensor]] = {}
+        self._tensors: dict[str, OurRef] = {}
         self._step = -1
         self._start: dict[str, Tensor] = {}
         self._left: dict[str, Tensor] = {}
@@ -105,9 +105,7 @@ class OutsideChanges:
         """What the optimizer steps: parameters, or copies of them that the script keeps."""
         held = (p for group in optimizer.param_groups for p in group["params"])
         self._tensors = {
-            self.names.of(p): weakref.ref(p)
-            for p in held
-            if p.numel() > 1 and p.is_floating_point()
+            self.names.of(p): OurRef(p) for p in held if p.numel() > 1 and p.is_floating_point()
         }
 
     def _samples(self) -> dict[str, Tensor]:

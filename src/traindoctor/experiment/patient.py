@@ -17,13 +17,13 @@ from traindoctor.ground.border import modes_aside, silent_warnings, state_set_as
 from traindoctor.ground.hook_handles import own_handles
 from traindoctor.ground.hooks_aside import hooks_aside
 from traindoctor.ground.memory import memory
+from traindoctor.ground.modes import random_state_restored
 from traindoctor.ground.names import Names, unwrap
 from traindoctor.ground.no_communication import no_communication
 from traindoctor.ground.no_trace import (
     gradients_restored,
     modes_restored,
     modules_restored,
-    random_state_restored,
 )
 from traindoctor.ground.quiet import quiet
 from traindoctor.ground.stacks import stacks_restored

@@ -6,7 +6,6 @@ read one step later, so that the run never waits for us.
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from traindoctor.events import BackwardEnd, Event, ForwardBegin, LossCalled, TokensEmbedded
 from traindoctor.graph.alignment import Mask, Tokens, looks_like_positions
 from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.our_ref import OurRef
 from traindoctor.tape.operators import BINARY_LOSSES, CLASS_LOSSES
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class HostCopy:
         return host.numpy() if str(host.dtype) != "torch.bfloat16" else host.float().numpy()
 
 
-_recent: deque[tuple[weakref.ref[Any], int, HostCopy]] = deque(maxlen=32)
+_recent: deque[tuple[OurRef, int, HostCopy]] = deque(maxlen=32)
 
 
 def host_copy(tensor: Tensor) -> HostCopy:
@@ -76,7 +76,7 @@ def host_copy(tensor: Tensor) -> HostCopy:
         if known() is tensor and at == version:
             return copy
     copy = HostCopy(tensor)
-    _recent.append((weakref.ref(tensor), version, copy))
+    _recent.append((OurRef(tensor), version, copy))
     return copy
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import sys
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from inspect import getattr_static
@@ -38,6 +37,7 @@ from traindoctor.ground.memory import memory, nbytes
 from traindoctor.ground.modes import random_states
 from traindoctor.ground.names import SHARDED, Names, local, sharded
 from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.our_ref import OurRef
 
 # Steps replayed from the first, and the later batches that judge them.
 FIRST_STEPS = 40
@@ -142,7 +142,7 @@ class Keeper:
         self.looks_at_variables = True
         """Until it is known that the taps see all that a step needs: a look takes tens of microseconds."""
         self._log: StepLog | None = None
-        self._seen: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+        self._seen: dict[int, tuple[OurRef, Tensor]] = {}
         self._counts: dict[str, int] = {}
         self._decided = (-1, False)
         self._clip_names: dict[tuple[int, ...], tuple[str, ...]] = {}
@@ -244,7 +244,7 @@ class Keeper:
                     self.refusal = "the batches are too large to keep"
                     self.first, self.recent = None, []
                     return
-                known = (weakref.ref(tensor), local(tensor).detach().clone())
+                known = (OurRef(tensor), local(tensor).detach().clone())
                 self._seen[id(tensor)] = known
             log.data[kind, number, place] = known[1]
 
@@ -258,7 +258,7 @@ class Keeper:
                 if (log.bytes + size) * (FIRST_STEPS + HELD_OUT) > MAX_BATCH_BYTES // 2:
                     continue
                 log.bytes += size
-                known = (weakref.ref(tensor), local(tensor).detach().clone())
+                known = (OurRef(tensor), local(tensor).detach().clone())
                 self._seen[id(tensor)] = known
             log.data["variable", number, place] = known[1]
 

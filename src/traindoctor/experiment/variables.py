@@ -29,6 +29,10 @@ CRC_BITS = 32
 _OPTIMIZED = 0x1
 
 
+# The frame, the variable that asks and the call of getrefcount.
+HELD_BY_FRAME = 3
+
+
 def data_variables(nth: int = 0) -> Iterator[tuple[int, int, Tensor]]:
     """(number of the variable, place in it, tensor) of every function of the script that is running now.
 
@@ -62,11 +66,11 @@ def _in_frame(frame: FrameType) -> list[tuple[str, int, Tensor]]:
         for place, value in enumerate(_values(held))
         if _is_data(value)
     ]
-    # Before Python 3.13 this is a copy that the frame keeps: it would keep the script's tensors alive.
-    if frame.f_code.co_flags & _OPTIMIZED and isinstance(variables, dict):
-        for name, held in holders:
-            if any(issubclass(type(value), Tensor) for value in _values(held)):
-                del variables[name]
+    # Before Python 3.13 this is a copy that the frame keeps, and so all that the script's variables held: tensors, loaders
+    # with their workers. Where the script asked for `locals()` itself, the copy is its own.
+    if frame.f_code.co_flags & _OPTIMIZED and type(variables) is dict:
+        if sys.getrefcount(variables) <= HELD_BY_FRAME:
+            variables.clear()
     return found
 
 

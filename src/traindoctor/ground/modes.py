@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -69,7 +71,7 @@ def random_states(
 
 
 def set_random_state(device: str, state: Tensor) -> None:
-    """Only inside `generators_restored`: a GPU's generator is given another state to draw from."""
+    """Only inside `random_state_restored`: a GPU's generator is given another state to draw from."""
     if device == "cpu":
         torch.set_rng_state(state)
     else:
@@ -79,7 +81,7 @@ def set_random_state(device: str, state: Tensor) -> None:
 
 
 def seed_generators(seed: int) -> None:
-    """`torch.manual_seed`, only inside `generators_restored`."""
+    """`torch.manual_seed`, only inside `random_state_restored`."""
     torch.default_generator.manual_seed(seed)
     for generator in _gpu_generators():
         generator.graphsafe_set_state(torch.Generator(generator.device).manual_seed(seed))
@@ -109,21 +111,26 @@ def autocast_aside() -> Iterator[None]:
 
 
 @contextmanager
-def generators_restored() -> Iterator[None]:
-    """The random state of the CPU and of every GPU in use.
+def random_state_restored() -> Iterator[None]:
+    """Python's, NumPy's (an operator of the script's may draw from them), the CPU's and that of every GPU in use.
 
     A GPU's generator draws from a copy meanwhile and gets its own state back as the object it was. Setting the state by
     its value would not do: the generator then tells cuDNN's recurrent layers to start their dropout anew.
     """
     generators = _gpu_generators()
     own = [generator.graphsafe_get_state() for generator in generators]
-    cpu = torch.get_rng_state()
+    cpu, python = torch.get_rng_state(), random.getstate()
+    numpy = sys.modules.get("numpy.random")
+    numpy_state = numpy.get_state() if numpy is not None else None
     for generator in generators:
         generator.graphsafe_set_state(generator.clone_state())
     try:
         yield
     finally:
         torch.set_rng_state(cpu)
+        random.setstate(python)
+        if numpy is not None:
+            numpy.set_state(numpy_state)
         for generator, state in zip(generators, own):
             generator.graphsafe_set_state(state)
 
@@ -132,7 +139,7 @@ def generators_restored() -> Iterator[None]:
 def restored() -> Iterator[None]:
     """Inside, autocast is off at first; at the end random states, grad mode and autocast are as they were."""
     grad = torch.is_grad_enabled()
-    with generators_restored(), autocast_aside():
+    with random_state_restored(), autocast_aside():
         try:
             yield
         finally:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from traindoctor.ground.our_ref import OurRef
+
 SHARDED = "the weights are sharded over ranks: one rank cannot run a step again alone"
 
 
@@ -76,7 +78,7 @@ class Names:
     """Names by identity. Holds no tensor alive; a tied parameter keeps its first name."""
 
     def __init__(self, *modules: nn.Module) -> None:
-        self._tensors: dict[int, tuple[weakref.ref[Tensor], str, str]] = {}
+        self._tensors: dict[int, tuple[OurRef, str, str]] = {}
         self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._roots: list[weakref.ref[nn.Module]] = []
         self._taken: dict[str, int] = {}
@@ -121,15 +123,15 @@ class Names:
             count += 1
         self._taken[name] = max(1, count)
         self._taken.setdefault(own, 1)
-        self._tensors[id(tensor)] = (weakref.ref(tensor), own, kind)
+        self._tensors[id(tensor)] = (OurRef(tensor), own, kind)
 
     def stands_for(self, copy: Tensor, original: Tensor) -> None:
         """A copy that is put in place of a known tensor for a while has its name."""
         found = self._entry(original)
         if found is not None:
-            self._tensors[id(copy)] = (weakref.ref(copy), *found[1:])
+            self._tensors[id(copy)] = (OurRef(copy), *found[1:])
 
-    def _entry(self, tensor: Tensor) -> tuple[weakref.ref[Tensor], str, str] | None:
+    def _entry(self, tensor: Tensor) -> tuple[OurRef, str, str] | None:
         found = self._tensors.get(id(tensor))
         return found if found is not None and found[0]() is tensor else None
 

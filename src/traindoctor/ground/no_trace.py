@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,26 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from traindoctor.ground.modes import autocast_aside, generators_restored
+from traindoctor.ground.modes import autocast_aside
 from traindoctor.ground.torch_private import DisableTorchFunction
 
 # Attributes that every module has.
 STRUCTURE = frozenset(vars(nn.Module()))
-
-
-@contextmanager
-def random_state_restored() -> Iterator[None]:
-    """Python's, NumPy's and every device's."""
-    python = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy is not None else None
-    try:
-        with generators_restored():
-            yield
-    finally:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
 
 
 @contextmanager
@@ -67,7 +50,9 @@ def modules_restored(model: nn.Module | None) -> Iterator[None]:
         yield
     finally:
         for module, training in flags:
-            module.training = training
+            vars(module)["training"] = (
+                training  # a `__setattr__` of the script's hears nothing of it
+            )
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from traindoctor.ground.meant import meant
 from traindoctor.ground.mode_stack import put_on_top, take_from_stack
 from traindoctor.ground.names import may_run_compiled
 from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.our_ref import OurRef
 from traindoctor.ground.quiet import active
 from traindoctor.ground.unseen import handed_on
 from traindoctor.probes.base import Cost, Later
@@ -104,7 +104,7 @@ class Listener(TorchFunctionMode):
         self.seconds = 0.0
         self.num_heard = 0
         self._calls: Counter[str] = Counter()
-        self._weights: dict[int, tuple[weakref.ref[Tensor], str, Tensor]] = {}
+        self._weights: dict[int, tuple[OurRef, str, Tensor]] = {}
         self._broken = False
 
     def __torch_function__(
@@ -134,7 +134,7 @@ class Listener(TorchFunctionMode):
                     scores = args[0] if args else kwargs["input"]
                     row = of_softmax(scores, kwargs.get("dim", args[1] if len(args) > 1 else None))
                     if row is not None:
-                        self._weights[id(result)] = (weakref.ref(result), self._place(), row)
+                        self._weights[id(result)] = (OurRef(result), self._place(), row)
             else:
                 self._follow(kind, args, kwargs, result)
         except Exception:  # one measurement less: the others go on
@@ -149,7 +149,7 @@ class Listener(TorchFunctionMode):
             if kind in PRODUCTS:
                 self._put(found[1], found[2])
             elif isinstance(result, Tensor):
-                self._weights[id(result)] = (weakref.ref(result), *found[1:])
+                self._weights[id(result)] = (OurRef(result), *found[1:])
 
     def _place(self) -> str:
         module = frames.here(4).module

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from traindoctor.events import BackwardBegin, BackwardEnd, Clipped, Event, StepBegin, Unscaled
+from traindoctor.ground.our_ref import OurRef
 from traindoctor.ground.some_values import some_values
 from traindoctor.probes.base import Cost, Later
 from traindoctor.record import RecordWriter
@@ -39,7 +39,7 @@ class ClipOrder:
         self._later = Later()
         self._by_torch = False
         """An optimizer of torch has stepped."""
-        self._watched: list[weakref.ref[Tensor]] = []
+        self._watched: list[OurRef] = []
         self._after_backward: Tensor | None = None
         self._clear()
 
@@ -70,7 +70,7 @@ class ClipOrder:
             self._scaled += not self._unscaled
             self._clipped |= {id(p) for p in event.parameters}
             if not self._by_torch:
-                self._watched = [weakref.ref(p) for p in event.parameters]
+                self._watched = [OurRef(p) for p in event.parameters]
                 self._when_clipped = self._weights()
                 if self._when_clipped is None:
                     self._coverage = 0.0

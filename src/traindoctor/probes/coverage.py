@@ -25,6 +25,7 @@ from traindoctor.events import (
     StepBegin,
 )
 from traindoctor.ground.names import local
+from traindoctor.ground.our_ref import OurRef
 from traindoctor.ground.some_values import some_values
 from traindoctor.ground.trees import ModuleTrees
 from traindoctor.probes.base import Cost
@@ -46,12 +47,12 @@ MOVING_VALUES = 64
 class Known:
     """Of one parameter that was looked at."""
 
-    parameter: weakref.ref[Tensor]
+    parameter: OurRef
     unheld: int = 0
     """Gradients that were seen at looks while no optimizer held it."""
     step: int = -1
     """Where the latest gradient was new."""
-    last: tuple[weakref.ref[Tensor], int] | None = None
+    last: tuple[OurRef, int] | None = None
     """The latest gradient, and its version then."""
     first_values: Tensor | None = None
     """Some of its values when it was first seen to be in no optimizer."""
@@ -229,7 +230,7 @@ class Coverage:
     def _meet(self, parameter: Tensor, gradient: Tensor, step: int, *, held: bool) -> None:
         """Counts a gradient that was not there at the last look: a model that is no longer trained keeps its last one."""
         known = self._of(parameter)
-        before, known.last = known.last, (weakref.ref(gradient), gradient._version)
+        before, known.last = known.last, (OurRef(gradient), gradient._version)
         new = before is None or before[0]() is not gradient or before[1] != gradient._version
         known.unheld += new and not held
         known.step = step if new else known.step
@@ -243,7 +244,7 @@ class Coverage:
     def _of(self, parameter: Tensor) -> Known:
         known = self._known.get(id(parameter))
         if known is None or known.parameter() is not parameter:
-            known = self._known[id(parameter)] = Known(weakref.ref(parameter))
+            known = self._known[id(parameter)] = Known(OurRef(parameter))
         return known
 
     def _moves(self, parameter: Tensor) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from traindoctor.events import Event, ForwardBegin
 from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.our_ref import OurRef
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
 
@@ -35,7 +35,7 @@ LOOKS, MOST_LOOKED_AT = 2 * STEPS, 2_000_000
 COMPARED = frozenset({torch.float32, torch.float64, torch.int64, torch.int32})
 
 Numbers = NDArray[Any]
-Place = tuple[weakref.ref[Tensor], int, int | torch.SymInt, tuple[int, ...], tuple[int, ...]]
+Place = tuple[OurRef, int, int | torch.SymInt, tuple[int, ...], tuple[int, ...]]
 
 
 class HeldBatch:
@@ -112,7 +112,7 @@ def place_of(tensor: Tensor) -> Place:
     """Which tensor it is, or is cut from, in which version, and where in it."""
     base = tensor if tensor._base is None else tensor._base
     version = 0 if tensor.is_inference() else tensor._version
-    return weakref.ref(base), version, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+    return OurRef(base), version, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
 
 
 def same(now: list[Place], last: list[Place]) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import Event, StepBegin, StepEnd
+from traindoctor.ground.our_ref import OurRef
 from traindoctor.ground.some_values import some_values
 from traindoctor.probes.base import Cost
 from traindoctor.record import RecordWriter
@@ -20,7 +21,7 @@ SOME = 64
 
 @dataclass(frozen=True)
 class Stepped:
-    parameter: weakref.ref[Tensor]
+    parameter: OurRef
     optimizer: weakref.ref[torch.optim.Optimizer]
     age: float
     """Steps that its state had seen then."""
@@ -64,7 +65,7 @@ class StateAge:
             state = None if parameter is None else event.optimizer.state.get(parameter)
             if parameter is not None and state and _remembers(state):
                 stepped = Stepped(
-                    weakref.ref(parameter),
+                    OurRef(parameter),
                     weakref.ref(event.optimizer),
                     _count(state) or 0.0,
                     some_values(parameter, SOME),

@@ -18,6 +18,10 @@ from traindoctor.record.schema import Record
 WEIGHTS, WEIGHTS_BEFORE, GRADIENTS = "weights.crc", "weights.crc_before", "grad.crc"
 COMPARED = (WEIGHTS, WEIGHTS_BEFORE, GRADIENTS, "batch.fingerprint")
 EMPTY = np.empty(0, np.int64), np.empty(0)
+# Parts of the gradient along one direction: as backward left it on each rank, and as the optimizer gets it.
+OWN, ARRIVED = "grad.along_own", "grad.along"
+# Norms are those of clipping; less of a difference is rounding.
+UNCLIPPED = 1 - 1e-4
 # Before the first step, by parameter: what is equal here is a replica.
 AT_FIRST = (f"{WEIGHTS_BEFORE}_by_parameter", f"{GRADIENTS}_by_parameter")
 
@@ -198,6 +202,36 @@ def overwritten(record: Record) -> list[tuple[int, int]]:
             if values[step] == then[step + 1]:
                 kept.setdefault(step, number)
     return sorted(kept.items())
+
+
+def exchange_factors(record: Record) -> list[float]:
+    """What the optimizer gets, by the mean of what the ranks' own backward passes left: 1 at each step where the ranks
+    average their gradients. Steps at which the ranks have one gradient, and nothing clips it."""
+    arrived, mean = record.get(ARRIVED), record.once(_mean_over_ranks, OWN)
+    shared = record.once(Beside.of).columns[GRADIENTS]
+    if arrived is None:
+        return []
+    norms, clipped = (
+        dict(series) if (series := record.get(name)) is not None else {}
+        for name in ("grad.norm", "grad.norm_clipped")
+    )
+    factors = []
+    for step in set(shared.steps[shared.same].tolist()) & mean.keys():
+        here = arrived.at(step)
+        short = clipped.get(step, math.inf) < norms.get(step, 0.0) * UNCLIPPED
+        if here is not None and mean[step] != 0 and not short:
+            factors.append(here / mean[step])
+    return factors
+
+
+def _mean_over_ranks(record: Record, name: str) -> dict[int, float]:
+    """At the steps at which every rank has a number."""
+    sums: dict[int, float] = {}
+    for number, rank in enumerate(record.ranks):
+        column = _column(rank, name)
+        here = dict(zip(column.steps.tolist(), column.values.tolist()))
+        sums = {k: sums.get(k, 0.0) + v for k, v in here.items() if not number or k in sums}
+    return {step: total / len(record.ranks) for step, total in sums.items()}
 
 
 def unlike_the_others(record: Record, name: str, step: int) -> list[int]:

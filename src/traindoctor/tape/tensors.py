@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from traindoctor.errors import ReplayError
 from traindoctor.ground.memory import nbytes
 from traindoctor.ground.names import is_trainable_leaf, local
 from traindoctor.ground.nested import tensors_in
+from traindoctor.ground.our_ref import OurRef
 from traindoctor.tape.draft import Draft
 from traindoctor.tape.ops import DATA, PARAMETER, FunctionCall, Geometry, Leaf, Op, Ref, refs_in
 from traindoctor.tape.running_functions import RunningFunctions
@@ -49,9 +49,9 @@ class TensorTable:
     def __init__(self, draft: Draft, functions: RunningFunctions) -> None:
         self.draft = draft
         self.functions = functions
-        self.leaf_tensors: dict[str, weakref.ref[Tensor]] = {}
-        self._known: dict[int, tuple[weakref.ref[Tensor], Ref]] = {}
-        self._fixed: dict[int, tuple[weakref.ref[Tensor], int, Ref]] = {}
+        self.leaf_tensors: dict[str, OurRef] = {}
+        self._known: dict[int, tuple[OurRef, Ref]] = {}
+        self._fixed: dict[int, tuple[OurRef, int, Ref]] = {}
         self._producer: dict[Ref, FunctionCall | None] = {}
         self._storages: dict[int, Storage] = {}
 
@@ -179,7 +179,7 @@ class TensorTable:
             else:
                 storage.number = self.storage(copy).number
                 storage.last = ref
-                self._known[id(real)] = (weakref.ref(real), ref)
+                self._known[id(real)] = (OurRef(real), ref)
             if torch.is_floating_point(real) and real.numel():
                 a, b = local(real).detach().double(), local(copy).detach().double()
                 scale = float(b.norm())
@@ -193,7 +193,7 @@ class TensorTable:
     def _new_ref(self, tensor: Tensor, storage: Storage, function: FunctionCall | None) -> Ref:
         ref = self.draft.new_ref(Geometry.of(local(tensor), storage.number))
         self._producer[ref] = function
-        self._known[id(tensor)] = (weakref.ref(tensor), ref)
+        self._known[id(tensor)] = (OurRef(tensor), ref)
         storage.last = ref
         return ref
 
@@ -204,7 +204,7 @@ class TensorTable:
         ref = self._new_ref(tensor, storage, None)
         hooked = bool(getattr(tensor, "_backward_hooks", None))
         self.draft.leaves[name] = Leaf(ref, self.draft.copy(tensor), hooked, passing)
-        self.leaf_tensors[name] = weakref.ref(tensor)
+        self.leaf_tensors[name] = OurRef(tensor)
         storage.leaf = storage.leaf or ref
         storage.depends_on |= PARAMETER
         return ref
@@ -218,7 +218,7 @@ class TensorTable:
         ref = draft.new_ref(Geometry.of(local(tensor), -1 - len(draft.geometry)))
         self._producer[ref] = None
         draft.constants[ref] = draft.copy(tensor)
-        self._fixed[id(tensor)] = (weakref.ref(tensor), now, ref)
+        self._fixed[id(tensor)] = (OurRef(tensor), now, ref)
         if storage.depends_on & DATA and not storage.made:
             draft.data.append(ref)
         if storage.stranger is not None and tensor.requires_grad:  # detached, it is a value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from traindoctor.ground.modes import dispatch_modes_aside
 from traindoctor.ground.names import clean, is_compiled
+from traindoctor.ground.our_ref import OurRef
 from traindoctor.ground.torch_private import current_backward
 
 
@@ -70,7 +70,7 @@ class Tracer:
         self._enter, self._hears = enter, hears
         self._step = 0
         self._calls: dict[str, int] = {}
-        self._known: dict[int, weakref.ref[Tensor]] = {}
+        self._known: dict[int, OurRef] = {}
         self._handles: list[Any] = []
 
     def __enter__(self) -> Tracer:
@@ -94,7 +94,7 @@ class Tracer:
 
     def saw(self, tensor: Tensor) -> None:
         """It needs no name of its own when a module is given it."""
-        self._known[id(tensor)] = weakref.ref(tensor)
+        self._known[id(tensor)] = OurRef(tensor)
 
     def _before(self, name: str) -> Callable[[nn.Module, Any], None]:
         def hook(module: nn.Module, given: Any) -> None:

@@ -23,12 +23,13 @@ def install() -> Patches:
         optimizer,
         precision,
         reads,
+        swaps,
     )
 
     patches = Patches()
     for tap in (
         *(autograd, clip, collectives, compiled, dataloader),
-        *(loading, loss, module, optimizer, precision, reads),
+        *(loading, loss, module, optimizer, precision, reads, swaps),
     ):
         tap.install(patches)
     return patches

@@ -12,6 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from traindoctor.capture.hub import Patches, hub
 from traindoctor.events import ScalerUpdated, Unscaled
+from traindoctor.ground.our_ref import OurRef
 
 # The loss of each micro-batch between two updates; more than this many are leftovers of a script that never updates.
 ROOTS_KEPT = 64
@@ -71,7 +72,7 @@ class _Scales:
             hub.scaled_roots.clear()
         for root in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(root, torch.Tensor):
-                hub.scaled_roots[id(root)] = (weakref.ref(root), self.factor(scaler))
+                hub.scaled_roots[id(root)] = (OurRef(root), self.factor(scaler))
 
     def wrap_unscale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

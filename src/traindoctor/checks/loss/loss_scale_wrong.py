@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,13 @@ from traindoctor.checks.consequences import TOO_LONG, TOO_SHORT
 from traindoctor.checks.course import course_of
 from traindoctor.checks.experiments import Experiment
 from traindoctor.checks.loss.base import scale_free
-from traindoctor.record import ExamResult, Record
+from traindoctor.record import (
+    ExamResult,
+    Record,
+    comparable,
+    exchange_factors,
+    held_by_all,
+)
 
 # The sum over a step is 1.000 in every sound script with several backward passes, 8.000 for eight undivided ones.
 TOLERANCE = 0.02
@@ -31,6 +38,8 @@ LARGE = 8.0
 MEANT_WEIGHTS = 4
 # The gradient that arrives at the optimizer is that of the scaled loss, unchanged: its cosine and its length.
 ONE_DIRECTION, UNCHANGED = 0.99, 0.1
+# What all ranks do at every step has one factor, to rounding; something else that the script does to its gradients has not.
+LEAST_EXCHANGES, EXCHANGED_ALIKE, MOST_ALIKE = 3, 1e-3, 0.8
 EXAM, UNDIVIDED = "experiment_loss_scale", "gradients undivided"
 
 
@@ -67,6 +76,7 @@ def loss_scale_wrong(record: Record) -> Outcome:
     main = values["main"]
     return (
         _still_scaled(record, result)
+        or _exchanged(record, result, main)
         or _accumulation(record, result, main)
         or _sum_for_mean(record, result, main)
         or _divided_by_hand(record, main)
@@ -96,6 +106,45 @@ def _still_scaled(record: Record, result: ExamResult) -> Finding | None:
         remedy="Step through `scaler.step(optimizer)`, or call `scaler.unscale_(optimizer)` before the step.",
         since_step=0,
         status=_status(record),
+        grade="exact",
+    )
+
+
+def _exchanged(record: Record, result: ExamResult, main: Mapping[str, Any]) -> Finding | None:
+    """Ranks whose gradients are summed, or divided by another number than there are: the law of a mean loss over all ranks."""
+    if len(record.ranks) < 2 or comparable(record) is not None or held_by_all(record):
+        return None
+    factors = exchange_factors(record)
+    if len(factors) < LEAST_EXCHANGES or float(result.values["scale"]) != 1:
+        return None
+    factor = statistics.median(factors)
+    alike = sum(abs(one - factor) <= EXCHANGED_ALIKE * abs(factor) for one in factors)
+    own = float(main["coefficient"])
+    # A loss that is its rank's part of a sum over all is added up; where ranks differ in targets, no rank's tells.
+    if alike < MOST_ALIKE * len(factors) or factor <= 0 or abs(own - 1) > TOLERANCE:
+        return None
+    if abs(factor - 1) <= TOLERANCE:
+        return None
+    ranks, course = len(record.ranks), course_of(record)
+    summed = abs(factor - ranks) <= TOLERANCE * ranks
+    # A sum is meant now and then, with a rate that suits it.
+    meant = summed and (course is None or course.learned)
+    return loss_scale_wrong.finding(
+        evidence(
+            "gradient at the step relative to the mean of the ranks' gradients",
+            factor,
+            1.0,
+            noise=EXCHANGED_ALIKE,
+        ),
+        evidence("steps compared", len(factors)),
+        summary=f"the optimizer gets {factor:.3g} times the mean of the {ranks} ranks' gradients"
+        + (": they are added up and not averaged" if summed else ""),
+        remedy=(
+            "Average once: `DistributedDataParallel` does it in backward; by hand, divide the sum by "
+            "`dist.get_world_size()`."
+        ),
+        since_step=0,
+        status="possible" if meant else _status(record),
         grade="exact",
     )
 
