@@ -258,5 +258,10 @@ def test_nothing_of_ours_communicates(ranks: list[dict[str, Any]]) -> None:
     assert guards["issued"] == 0
 
 
+def test_a_step_is_repeated_when_the_group_is_gone(ranks: list[dict[str, Any]]) -> None:
+    """Scripts destroy their process group at their end; tests go on after it."""
+    assert [rank["afterwards"] for rank in ranks] == [[0.0, False], [0.0, False]]
+
+
 def test_the_scripts_threads_communicate_on(ranks: list[dict[str, Any]]) -> None:
     assert [rank["thread"] for rank in ranks] == [2.0, 2.0]

@@ -66,14 +66,38 @@ def tensors_may_be_sharded() -> bool:
 @contextmanager
 def no_communication() -> Iterator[None]:
     """Any collective raises ReplayError, unless a recorded one is handed out for it. Free without other ranks."""
-    if exchange.mine.depth or not dist.is_available() or not dist.is_initialized():
+    global _place
+    if exchange.mine.depth or not dist.is_available():
+        yield
+        return
+    if dist.is_initialized():
+        _place = dist.get_rank(), dist.get_world_size()
+    if _place is None:
         yield
         return
     exchange.install()
     exchange.mine.depth += 1
     try:
-        with _Refusing():  # type: ignore[no-untyped-call]
+        with _Refusing(), _group_there(_place):  # type: ignore[no-untyped-call]
             yield
     finally:
         exchange.mine.depth -= 1
         exchange.uninstall()
+
+
+_place: tuple[int, int] | None = None
+"""Rank and world size, once there was a process group: a step that is repeated after its end asks for them again."""
+
+
+@contextmanager
+def _group_there(place: tuple[int, int]) -> Iterator[None]:
+    """Where the script has destroyed its process group, one stands there that has nothing to communicate with."""
+    if dist.is_initialized():
+        yield
+        return
+    member = dist.distributed_c10d.GroupMember
+    member.WORLD = dist.ProcessGroup(*place)  # type: ignore[call-arg, arg-type]
+    try:
+        yield
+    finally:
+        member.WORLD = None

@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 import torch
-from toy import batch, finish, loss_of, seed, tiny_model
 from torch.library import custom_op
+from toy import batch, finish, loss_of, seed, tiny_model
 
 
 @custom_op("field::noisy", mutates_args=())
@@ -27,7 +27,7 @@ random.seed(1)
 model = tiny_model()
 mean = torch.zeros(())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(30):
+for _step in range(30):
     tokens, targets = batch()
     scores = noisy(model(tokens))
     averaged(mean, scores.detach())
