@@ -20,7 +20,7 @@ from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.structure import Structure
-from traindoctor.tape.execute import replay
+from traindoctor.tape.execute import replay, replay_given
 from traindoctor.tape.faithful import require_faithful
 from traindoctor.tape.operators import PICKING
 from traindoctor.tape.ops import Op, Ref
@@ -184,9 +184,7 @@ def both(
     """The values as they were, and where what belongs to the examples is changed."""
     before = replay(tape, dtype=torch.float64, want=[*want, *moved])
     now = {ref: change(before[ref].detach()) for ref in moved}
-    batch = {ref: value for ref, value in now.items() if ref in tape.constants}
-    drawn = {ref: value for ref, value in now.items() if ref not in batch}
-    after = replay(tape, dtype=torch.float64, batch=batch, substitute=drawn, want=want)
+    after = replay_given(tape, now, *want)
     return {r: before[r].detach() for r in want}, {r: after[r].detach() for r in want}
 
 

@@ -23,7 +23,7 @@ from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import argument, depends_on
 from traindoctor.graph.structure import Structure
-from traindoctor.tape.execute import Replay, replay
+from traindoctor.tape.execute import replay, replay_given
 from traindoctor.tape.faithful import require_faithful
 from traindoctor.tape.ops import DATA, Ref
 
@@ -197,31 +197,17 @@ def exchanged(side: Given, row: int) -> Iterator[Given]:
 
 
 def run(tape: StepTape, given: Given, want: Ref) -> Tensor:
-    return repeated(tape, given, want)[want].detach()
+    return replay_given(tape, given, want)[want].detach()
 
 
 def derivative(tape: StepTape, site: Meeting, said: Tensor, given: Given) -> Tensor:
     """Of the loss, in the predictions, which are held."""
     held = said.clone().requires_grad_()
-    loss = repeated(tape, {**given, site.logits: held}, gradients=True).loss
+    loss = replay_given(tape, {**given, site.logits: held}, gradients=True).loss
     (gradient,) = torch.autograd.grad(loss, held, allow_unused=True)
     if gradient is None:
         raise ReplayError("the derivative of the loss in its predictions cannot be computed")
     return gradient.detach()
-
-
-def repeated(tape: StepTape, given: Given, *want: Ref, gradients: bool = False) -> Replay:
-    """Tensors of the batch are given to the replay, values made of them are put in their place."""
-    of_batch = {ref: value for ref, value in given.items() if ref in tape.constants}
-    made = {ref: value for ref, value in given.items() if ref not in tape.constants}
-    return replay(
-        tape,
-        dtype=torch.float64,
-        batch=of_batch,
-        substitute=made,
-        gradients=gradients,
-        want=want,
-    )
 
 
 def first_move(site: Meeting, before: Tensor, others: Iterator[Tensor]) -> Tensor:

@@ -121,6 +121,22 @@ def replay(
     return Replay(tape, made, runner.leaves, {ref: kept[ref] for ref in want})
 
 
+def replay_given(
+    tape: StepTape, given: Mapping[Ref, Tensor], *want: Ref, gradients: bool = False
+) -> Replay:
+    """In float64: tensors of the batch are given to the replay, values made of them are put in their place."""
+    of_batch = {ref: value for ref, value in given.items() if ref in tape.constants}
+    made = {ref: value for ref, value in given.items() if ref not in tape.constants}
+    return replay(
+        tape,
+        dtype=torch.float64,
+        batch=of_batch,
+        substitute=made,
+        gradients=gradients,
+        want=want,
+    )
+
+
 @contextmanager
 def memory_kept(ops: Sequence[Op]) -> Iterator[None]:
     """A Function that writes over its own memory is differentiated all the same: what backward needs is copied."""

@@ -60,13 +60,14 @@ def loss_scale_wrong(record: Record) -> Outcome:
     Sums, over one optimizer step, the derivative of what backward is called on by the mean loss per target at the
     loss function. A mean over all micro-batches has exactly 1. Gradients that the script divides itself before the
     step are a factor as well: replayed without it, the run shows whether it suffers. A divergence that is averaged over
-    the classes, too, is compared with the terms beside it.
+    the classes, too, is compared with the terms beside it. With several ranks, what the optimizer gets is compared with the
+    mean of what their backward passes left.
     ## Why it matters
     A factor k in the gradient is a learning rate k times too long for SGD, and makes every clipping threshold,
     epsilon and warm-up mean something else.
     ## How to fix
     Divide each micro-batch's loss by the number of micro-batches; use `reduction="mean"`, or divide a sum by the
-    number of targets; call `scaler.unscale_` or `scaler.step` so that the scale is taken out again.
+    number of targets; average over ranks once, by their number; call `scaler.unscale_` or `scaler.step` so that the scale is taken out again.
     ## When it stays silent
     Accumulation that is divided, sums divided by the number of items, several loss terms of their own weights, and
     scale-free optimizers (Adam) in a run that learns: there a factor is at most a possible cause.
