@@ -335,5 +335,6 @@ export function picturesOf(cause: Cause, present: Set<string>, parameters: Set<s
   const family = (cause.code ?? "").slice(0, 3);
   const named = cause.where && parameters.has(cause.where) ? BY_LAYER[family] : undefined;
   const wanted = [named, FAMILY[family], "loss"].filter((id): id is string => id !== undefined && present.has(id));
-  return { ids: [...new Set(wanted)].slice(0, MOST_ON_TOP), judged: false };
+  // Of several ranks the series of all of them are read, and not only the one that is shown.
+  return { ids: [...new Set(wanted)].slice(0, MOST_ON_TOP), judged: wanted[0] === "ranks" };
 }

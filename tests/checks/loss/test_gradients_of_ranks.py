@@ -23,6 +23,7 @@ def ranks(
     optimizer: str = "SGD",
     clipped: float = 1.0,
     loss: list[float] = FALLING,
+    shared_loss: bool = False,
     **facts: Any,
 ) -> Record:
     """Ranks with gradients of their own, whose mean the exchange multiplies by `factor` (at each step its own)."""
@@ -38,7 +39,7 @@ def ranks(
                 "grad.crc": [float(step) for step in range(STEPS)],
                 "grad.norm": [2.0] * STEPS,
                 "grad.norm_clipped": [2.0 * clipped] * STEPS,
-                "loss.root": loss,
+                "loss.root": [one if shared_loss else one + 0.01 * rank for one in loss],
             },
             facts={
                 "ranks": {"rank": rank, "world": count, **facts},
@@ -88,6 +89,7 @@ def test_another_factor_than_one_is_told(factor: float, count: int, said: str) -
         ranks(1.0, clipped=0.1),
         ranks([1.0, 0.7, 0.3, 1.0, 0.9, 0.4, 0.8, 0.2]),  # clipped by hand
         ranks(2.0, sharded=4),
+        ranks(2.0, shared_loss=True),  # each has a part of one sequence, and of its gradient
     ],
 )
 def test_sound_exchanges_are_not_accused(sound: Record) -> None:

@@ -58,7 +58,7 @@ def ranks_diverged(record: Record) -> Outcome:
         evidence("weights equal before the first step", str(not from_start).lower(), "true"),
         summary=f"the {len(record.ranks)} ranks share their gradients{at} but hold different weights "
         + ("from the start" if from_start else f"since step {weights.first_difference}")
-        + (f": other ones on {of_ranks(odd)} than on the rest" if odd else ""),
+        + (f": those of {of_ranks(odd)} are not those of the others" if odd else ""),
         since_step=0 if from_start else weights.first_difference,
         grade="exact",
     )

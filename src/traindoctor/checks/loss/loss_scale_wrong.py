@@ -24,6 +24,7 @@ from traindoctor.checks.loss.base import scale_free
 from traindoctor.record import (
     ExamResult,
     Record,
+    agreement,
     comparable,
     exchange_factors,
     held_by_all,
@@ -125,6 +126,9 @@ def _exchanged(record: Record, result: ExamResult, main: Mapping[str, Any]) -> F
     if alike < MOST_ALIKE * len(factors) or factor <= 0 or abs(own - 1) > TOLERANCE:
         return None
     if abs(factor - 1) <= TOLERANCE:
+        return None
+    # Ranks that share one loss have a part of its gradient each, and the parts are added up.
+    if agreement(record, "loss.root").equal:
         return None
     ranks, course = len(record.ranks), course_of(record)
     summed = abs(factor - ranks) <= TOLERANCE * ranks
