@@ -71,7 +71,7 @@ def no_communication() -> Iterator[None]:
         yield
         return
     if dist.is_initialized():
-        _place = dist.get_rank(), dist.get_world_size()
+        _place = dist.get_rank(), dist.get_world_size(), dist.get_backend()
     if _place is None:
         yield
         return
@@ -85,19 +85,25 @@ def no_communication() -> Iterator[None]:
         exchange.uninstall()
 
 
-_place: tuple[int, int] | None = None
-"""Rank and world size, once there was a process group: a step that is repeated after its end asks for them again."""
+_place: tuple[int, int, str] | None = None
+"""Rank, world size and backend, once there was a process group: a step that is repeated after its end asks for them again."""
 
 
 @contextmanager
-def _group_there(place: tuple[int, int]) -> Iterator[None]:
+def _group_there(place: tuple[int, int, str]) -> Iterator[None]:
     """Where the script has destroyed its process group, one stands there that has nothing to communicate with."""
     if dist.is_initialized():
         yield
         return
-    member = dist.distributed_c10d.GroupMember
-    member.WORLD = dist.ProcessGroup(*place)  # type: ignore[call-arg, arg-type]
+    rank, size, backend = place
+    group = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
+    member, known = dist.distributed_c10d.GroupMember, dist.distributed_c10d._world
+    member.WORLD = group
+    known.pg_map[group] = backend, None  # type: ignore[assignment]
+    known.pg_group_ranks[group] = {number: number for number in range(size)}
     try:
         yield
     finally:
         member.WORLD = None
+        known.pg_map.pop(group, None)
+        known.pg_group_ranks.pop(group, None)

@@ -7,6 +7,7 @@ from traindoctor.record.ranks import (
     exchange_factors,
     held_by_all,
     overwritten,
+    typical,
     unlike_the_others,
 )
 from traindoctor.record.reader import StoredRecord
@@ -40,5 +41,6 @@ __all__ = [
     "open_record",
     "overwritten",
     "record_path",
+    "typical",
     "unlike_the_others",
 ]

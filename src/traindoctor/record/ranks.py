@@ -20,8 +20,6 @@ COMPARED = (WEIGHTS, WEIGHTS_BEFORE, GRADIENTS, "batch.fingerprint")
 EMPTY = np.empty(0, np.int64), np.empty(0)
 # Parts of the gradient along one direction: as backward left it on each rank, and as the optimizer gets it.
 OWN, ARRIVED = "grad.along_own", "grad.along"
-# Norms are those of clipping; less of a difference is rounding.
-UNCLIPPED = 1 - 1e-4
 # Before the first step, by parameter: what is equal here is a replica.
 AT_FIRST = (f"{WEIGHTS_BEFORE}_by_parameter", f"{GRADIENTS}_by_parameter")
 
@@ -206,7 +204,7 @@ def overwritten(record: Record) -> list[tuple[int, int]]:
 
 def exchange_factors(record: Record) -> list[float]:
     """What the optimizer gets, by the mean of what the ranks' own backward passes left: 1 at each step where the ranks
-    average their gradients. Steps at which the ranks have one gradient, and nothing clips it."""
+    average their gradients. Steps at which the ranks have one gradient; clipping by its norm is taken out."""
     arrived, mean = record.get(ARRIVED), record.once(_mean_over_ranks, OWN)
     shared = record.once(Beside.of).columns[GRADIENTS]
     if arrived is None:
@@ -218,10 +216,16 @@ def exchange_factors(record: Record) -> list[float]:
     factors = []
     for step in set(shared.steps[shared.same].tolist()) & mean.keys():
         here = arrived.at(step)
-        short = clipped.get(step, math.inf) < norms.get(step, 0.0) * UNCLIPPED
-        if here is not None and mean[step] != 0 and not short:
-            factors.append(here / mean[step])
+        left = clipped.get(step, 1.0) / norms[step] if norms.get(step) else 1.0
+        if here is not None and mean[step] != 0 and left > 0:
+            factors.append(here / mean[step] / left)
     return factors
+
+
+def typical(record: Record, name: str) -> list[float | None]:
+    """The median of a series on each rank; None where there is none."""
+    found = [rank.get(name) for rank in record.ranks]
+    return [None if one is None or not len(one) else one.median() for one in found]
 
 
 def _mean_over_ranks(record: Record, name: str) -> dict[int, float]:

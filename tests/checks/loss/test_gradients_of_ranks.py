@@ -104,6 +104,18 @@ def test_what_only_may_be_wrong_is_possible() -> None:
         assert found.status == "possible"
 
 
-def test_factors_are_those_of_common_steps_that_nothing_clips() -> None:
+def test_factors_are_those_of_common_steps_without_their_clipping() -> None:
     assert np.allclose(exchange_factors(ranks(0.5, count=3)), [0.5] * STEPS)
-    assert exchange_factors(ranks(0.5, clipped=0.3)) == []
+    assert np.allclose(exchange_factors(ranks(0.5, clipped=0.3)), [0.5] * STEPS)
+
+
+def test_means_of_unequal_parts_are_told() -> None:
+    for few, sick in ((8.0, True), (300.0, False)):
+        record = ranks(1.0)
+        for rank, count in zip(record.ranks, (few, 400.0)):
+            rank._series["target.valid"] = make_record({"n": [count] * STEPS})["n"]
+        found = loss_scale_wrong(record)
+        assert isinstance(found, Finding) is sick
+        if isinstance(found, Finding):
+            assert found.status == "likely"
+            assert "a target of rank 0 counts 50 times as much as one of rank 1" in found.summary

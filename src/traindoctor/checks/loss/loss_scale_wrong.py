@@ -28,6 +28,7 @@ from traindoctor.record import (
     comparable,
     exchange_factors,
     held_by_all,
+    typical,
 )
 
 # The sum over a step is 1.000 in every sound script with several backward passes, 8.000 for eight undivided ones.
@@ -41,6 +42,8 @@ MEANT_WEIGHTS = 4
 ONE_DIRECTION, UNCHANGED = 0.99, 0.1
 # What all ranks do at every step has one factor, to rounding; something else that the script does to its gradients has not.
 LEAST_EXCHANGES, EXCHANGED_ALIKE, MOST_ALIKE = 3, 1e-3, 0.8
+# Batches that are padded, or sorted by length, differ by less between ranks, and not always the same way.
+UNEQUAL = 4.0
 EXAM, UNDIVIDED = "experiment_loss_scale", "gradients undivided"
 
 
@@ -50,7 +53,7 @@ EXAM, UNDIVIDED = "experiment_loss_scale", "gradients undivided"
     title="The loss enters the gradient with a wrong factor",
     wants=["loss_coefficient"],
     law=laws.WEIGHT,
-    undecided="the small weight may be meant",
+    undecided="the weight may be meant",
     explains=("lr-too-high", "clip-too-tight", *TOO_LONG, *TOO_SHORT),
     urgent=True,
     signs=("always-clipped",),
@@ -126,7 +129,7 @@ def _exchanged(record: Record, result: ExamResult, main: Mapping[str, Any]) -> F
     if alike < MOST_ALIKE * len(factors) or factor <= 0 or abs(own - 1) > TOLERANCE:
         return None
     if abs(factor - 1) <= TOLERANCE:
-        return None
+        return _unequal_parts(record, len(factors))
     # Ranks that share one loss have a part of its gradient each, and the parts are added up.
     if agreement(record, "loss.root").equal:
         return None
@@ -151,6 +154,26 @@ def _exchanged(record: Record, result: ExamResult, main: Mapping[str, Any]) -> F
         since_step=0,
         status="possible" if meant else _status(record),
         grade="exact",
+    )
+
+
+def _unequal_parts(record: Record, steps: int) -> Finding | None:
+    """Every rank divides by its own number of targets, and all ranks count the same."""
+    targets = [one for one in record.once(typical, "target.valid") if one]
+    if len(targets) < len(record.ranks) or max(targets) < UNEQUAL * min(targets):
+        return None
+    few, many = targets.index(min(targets)), targets.index(max(targets))
+    times = targets[many] / targets[few]
+    return loss_scale_wrong.finding(
+        evidence(f"targets of a batch on rank {many}, by those on rank {few}", times, 1.0),
+        evidence("steps at which the ranks' gradients are averaged", steps),
+        summary=f"each of the {len(targets)} ranks takes the mean over its own targets, and all ranks count the same: a "
+        f"target of rank {few} counts {times:.3g} times as much as one of rank {many}",
+        remedy="Divide the sum of each rank by the mean number of targets of all ranks (`all_reduce` it), or give all "
+        "ranks batches of one kind.",
+        since_step=0,
+        grade="statistic",
+        status="likely",
     )
 
 
