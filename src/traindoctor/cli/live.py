@@ -20,7 +20,6 @@ from typing import IO, TYPE_CHECKING, Any
 from traindoctor.background import Background
 from traindoctor.capture.forking import hold_while_forking
 from traindoctor.cli.bottom_lines import BottomLines, can_stay
-from traindoctor.record.wording import counted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -98,7 +97,7 @@ def health(proven: Sequence[str], exams: int) -> str:
     """One line on the patient: what is proven so far, or that nothing is."""
     if proven:
         return "sick: " + ", ".join(proven)
-    return f"nothing found in {counted(exams, 'test')} so far"
+    return f"nothing found in {exams} test{'' if exams == 1 else 's'} so far"
 
 
 @dataclass(frozen=True)
