@@ -6,8 +6,8 @@ from traindoctor.record.ranks import (
     comparable,
     exchange_factors,
     held_by_all,
+    medians_by_rank,
     overwritten,
-    typical,
     unlike_the_others,
 )
 from traindoctor.record.reader import StoredRecord
@@ -38,9 +38,9 @@ __all__ = [
     "exchange_factors",
     "held_by_all",
     "make_record",
+    "medians_by_rank",
     "open_record",
     "overwritten",
     "record_path",
-    "typical",
     "unlike_the_others",
 ]

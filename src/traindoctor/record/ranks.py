@@ -222,7 +222,7 @@ def exchange_factors(record: Record) -> list[float]:
     return factors
 
 
-def typical(record: Record, name: str) -> list[float | None]:
+def medians_by_rank(record: Record, name: str) -> list[float | None]:
     """The median of a series on each rank; None where there is none."""
     found = [rank.get(name) for rank in record.ranks]
     return [None if one is None or not len(one) else one.median() for one in found]

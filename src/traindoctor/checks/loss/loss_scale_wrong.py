@@ -28,7 +28,7 @@ from traindoctor.record import (
     comparable,
     exchange_factors,
     held_by_all,
-    typical,
+    medians_by_rank,
 )
 
 # The sum over a step is 1.000 in every sound script with several backward passes, 8.000 for eight undivided ones.
@@ -159,7 +159,7 @@ def _exchanged(record: Record, result: ExamResult, main: Mapping[str, Any]) -> F
 
 def _unequal_parts(record: Record, steps: int) -> Finding | None:
     """Every rank divides by its own number of targets, and all ranks count the same."""
-    targets = [one for one in record.once(typical, "target.valid") if one]
+    targets = [one for one in record.once(medians_by_rank, "target.valid") if one]
     if len(targets) < len(record.ranks) or max(targets) < UNEQUAL * min(targets):
         return None
     few, many = targets.index(min(targets)), targets.index(max(targets))

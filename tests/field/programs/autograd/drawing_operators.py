@@ -1,4 +1,4 @@
-"""Operators registered with torch.library that draw from NumPy and Python, and one that writes into a buffer."""
+"""Custom operators that draw from NumPy and Python, and one that writes into a buffer."""
 
 from __future__ import annotations
 
