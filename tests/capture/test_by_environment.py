@@ -206,4 +206,5 @@ def test_a_worker_with_its_own_path_that_is_killed_at_its_end_is_judged(tmp_path
     assert ours.stdout.endswith("-9\n")
     told = json.loads((tmp_path / "verdict.json").read_text())
     assert told["steps"] == 30
-    assert told["verdict"] in {"healthy", "inconclusive"}  # as far as the tests had come when it was killed
+    # As far as the tests had come when it was killed.
+    assert told["verdict"] in {"healthy", "inconclusive"}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from traindoctor.capture.budget import Governor
+from traindoctor.capture.hub import hub
 from traindoctor.events import Event
 from traindoctor.experiment.batches import needs_variables
 from traindoctor.experiment.patient import Patient
@@ -32,6 +33,7 @@ class Keeping:
         patient.snapshot = self.keeper
         governor.add(PART, EVERY)
         self.keeper.allowed = lambda step: PART in governor.choose(step)
+        self.keeper.nobody_steps = lambda: not len(hub.optimizers)
 
     def on(self, event: Event, step: int) -> None:
         if self.keeper is None:
@@ -40,6 +42,8 @@ class Keeping:
         began = time.perf_counter() if self.keeper.wants(step) else None
         try:
             self.keeper.on(event, step)
+            if self.keeper.own.enough:
+                self._settle(self.keeper)
             if self._asked is not None and self._asked != len(self.patient.tapes):
                 # What the script computes after a step is on its tape too: it is looked at when that is over.
                 if step > max(self.patient.tapes) + 1:
@@ -65,7 +69,25 @@ class Keeping:
         self._asked = len(tapes) if answer is None else None
         keeper.looks_at_variables = answer is not False
 
+    def _settle(self, keeper: Keeper) -> None:
+        """What the script's own updates were found to be is told like an optimizer's settings."""
+        found, writer = keeper.settle(), self.patient.writer
+        if found is None or writer is None:
+            return
+        groups = [
+            {**settings, "num_tensors": len(names)}
+            for settings, names in zip(found.settings[0], found.groups)
+        ]
+        writer.fact("optimizer.groups", [{"class": found.kind, "by_hand": True, "groups": groups}])
+        writer.scalar("decay.ratio", 0, found.pull)
+        for log in keeper.first.logs if keeper.first is not None else ():
+            writer.scalar("optim.lr", log.step, log.settings[0]["lr"])
+
     def finish(self, writer: RecordWriter) -> None:
         """The run has ended: what is held, or why nothing is."""
         if self.keeper is not None:
+            self._settle(self.keeper)
+            if own := self.keeper.own.num_tensors:
+                resting = self.keeper.own.resting()
+                writer.fact("optimizer.own", {"tensors": own, "resting": resting})
             writer.fact("snapshot", self.keeper.describe())

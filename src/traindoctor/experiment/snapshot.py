@@ -20,6 +20,7 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.events import (
     BackwardBegin,
+    BackwardEnd,
     BatchFetched,
     Clipped,
     Event,
@@ -30,6 +31,8 @@ from traindoctor.events import (
     TokensEmbedded,
 )
 from traindoctor.experiment.outside import OutsideChanges
+from traindoctor.experiment.own_rule import OwnRule
+from traindoctor.experiment.own_updates import OwnUpdates
 from traindoctor.experiment.rules import Rule, rule_of
 from traindoctor.experiment.settings import group_settings
 from traindoctor.experiment.variables import data_variables
@@ -52,6 +55,9 @@ FREE_FACTOR = 8
 # Copies of one snapshot, and of the batches of one.
 MAX_BYTES = 512 << 20
 MAX_BATCH_BYTES = 256 << 20
+
+# Until it is found by what it does.
+UNKNOWN_RULE = "the script moves its weights itself, and by which rule is not known"
 
 # Where in a step a tensor of the data was seen: event, number of that event in the step, place in it.
 Source = tuple[str, int, int]
@@ -141,7 +147,12 @@ class Keeper:
         """Asked before each later snapshot: a copy of a large model is no small thing."""
         self.looks_at_variables = True
         """Until it is known that the taps see all that a step needs: a look takes tens of microseconds."""
+        self.nobody_steps: Callable[[], bool] = lambda: False
+        """Whether there is no optimizer: the script then moves its weights itself."""
+        self.own = OwnUpdates(names, steps=FIRST_STEPS + HELD_OUT)
         self._log: StepLog | None = None
+        self._own_step: StepLog | None = None
+        """The latest step of a script that moves its weights itself."""
         self._seen: dict[int, tuple[OurRef, Tensor]] = {}
         self._counts: dict[str, int] = {}
         self._decided = (-1, False)
@@ -214,7 +225,13 @@ class Keeper:
             log.clips.clear()
             if self.looks_at_variables:
                 self._keep_variables(log)
+        elif isinstance(event, BackwardEnd):
+            if self.nobody_steps():
+                self._moves_itself(log, event)
         elif isinstance(event, Clipped):
+            if self._own_step is not None and self._own_step.step == step - 1:
+                self.own.clipped()
+                log = self._own_step  # there a step ends with its backward pass
             log.clips.append((event.kind, event.limit, self._names_of(event)))
         elif isinstance(event, GradsCleared):
             log.cleared = True
@@ -272,6 +289,8 @@ class Keeper:
         log.num_optimizers += 1
         if log.num_optimizers > 1:
             return
+        if self._own_step is not None:  # there is an optimizer after all
+            self.first = self._own_step = None
         log.settings = [group_settings(group) for group in optimizer.param_groups]
         if self.first is None and log.step < EVERY:
             self.first = self._take(log.step, optimizer)
@@ -283,6 +302,32 @@ class Keeper:
             if not snapshot.complete:
                 snapshot.logs.append(log)
 
+    def _moves_itself(self, log: StepLog, event: BackwardEnd) -> None:
+        """The step's data are complete, and its weights are still those of its passes."""
+        if self.first is None and log.step < EVERY:
+            self.first = self._taken(log.step, [])
+        if self.first is not None:
+            self.own.after_backward(event)
+            self._own_step = log
+            if not self.first.complete:
+                self.first.logs.append(log)
+
+    def settle(self) -> OwnRule | None:
+        """The rule that a script's own updates follow, once enough of them were seen; its snapshot goes by it from then on."""
+        first = self.first
+        if first is None or first.rule != UNKNOWN_RULE or self._own_step is None:
+            return None
+        found = self.own.rule()
+        if isinstance(found, str):
+            first.rule = f"the script moves its weights itself, and {found}"
+            return None
+        first.groups = found.groups
+        first.rule = Rule(getattr(torch.optim, found.kind), found.settings[0], [])
+        # What the last one of them did was not seen any more.
+        for log, settings in zip(first.logs, [*found.settings, found.settings[-1]]):
+            log.settings = settings
+        return found
+
     def _breaks(self, log: StepLog) -> bool:
         """From the first loss on that is not finite; a step whose loss was not seen says nothing."""
         self.broken = self.broken or any(not math.isfinite(float(loss)) for loss in log.losses)
@@ -290,16 +335,26 @@ class Keeper:
 
     def _take(self, step: int, optimizer: torch.optim.Optimizer) -> Snapshot | None:
         """Copies. None, with the reason, where the bound does not allow it."""
-        parameters = {name: p for name, p in self.names.parameters() if p.requires_grad}
         if sharded(p for group in optimizer.param_groups for p in group["params"]):
             self.refusal = SHARDED
             return None
-        groups = []
-        for group in optimizer.param_groups:
-            groups.append([self.names.of(p) for p in group["params"]])
-            parameters |= dict(zip(groups[-1], group["params"]))
-        size = sum(nbytes(local(p)) for p in parameters.values())
-        size += sum(nbytes(t) for t in tensors_in(list(vars(optimizer).values())))
+        kept = sum(nbytes(t) for t in tensors_in(list(vars(optimizer).values())))
+        held = [list(group["params"]) for group in optimizer.param_groups]
+        snapshot = self._taken(step, held, kept)
+        if snapshot is not None:
+            try:
+                snapshot.rule = rule_of(optimizer)
+            except ReplayError as error:
+                snapshot.rule = str(error)
+        return snapshot
+
+    def _taken(self, step: int, held: list[list[Tensor]], state_bytes: int = 0) -> Snapshot | None:
+        """`held`: the parameters of each group of an optimizer, whose state takes so many bytes."""
+        parameters = {name: p for name, p in self.names.parameters() if p.requires_grad}
+        groups = [[self.names.of(p) for p in group] for group in held]
+        for names, group in zip(groups, held):
+            parameters |= dict(zip(names, group))
+        size = sum(nbytes(local(p)) for p in parameters.values()) + state_bytes
         bound = min(self.max_bytes, memory.room(), _free_bytes(parameters.values()) // FREE_FACTOR)
         if size > bound:
             if self.first is None:
@@ -307,14 +362,10 @@ class Keeper:
                     f"a snapshot would take {size >> 20} MiB, the bound is {bound >> 20} MiB"
                 )
             return None
-        try:
-            rule: Rule | str = rule_of(optimizer)
-        except ReplayError as error:
-            rule = str(error)
         return Snapshot(
             step=step,
             parameters={name: local(p).detach().clone() for name, p in parameters.items()},
-            rule=rule,
+            rule=UNKNOWN_RULE,
             groups=groups,
             wanted=FIRST_STEPS + HELD_OUT,
             bytes=size,

@@ -60,7 +60,11 @@ def adam_settings_bad(record: Record) -> Outcome:
     odd = next(g for g in groups if _oddity(g, share))
     betas, eps = odd["betas"], float(odd["eps"])
     items = [
-        evidence("betas", f"({betas[0]:g}, {betas[1]:g})", "(0.9, 0.999)"),
+        evidence(
+            "betas, found by how the weights move" if odd["by_hand"] else "betas",
+            f"({betas[0]:g}, {betas[1]:g})",
+            "(0.9, 0.999)",
+        ),
         evidence("eps", eps, 1e-8),
     ]
     if np.isfinite(share):

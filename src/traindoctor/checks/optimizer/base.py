@@ -19,6 +19,9 @@ STAGES = 4
 # Under this share of its peak a rate has decayed; within the second it stands there, and above the earlier one by the
 # third it is still rising.
 DECAYED, AT_PEAK, RISEN = 0.5, 0.999, 1.05
+FIRST_RATES_ALONE = (
+    "the script moves its weights itself, and only the rates of its first steps are known"
+)
 BORDER = "a new optimizer begins among the steps that were repeated, so the batches behind them may be another task's"
 
 
@@ -46,6 +49,8 @@ class RateTrace:
     """The learning rate of the first group, step by step."""
 
     series: Series
+    whole: bool = True
+    """Of updates written by hand only the first ones are known."""
 
     @property
     def peak(self) -> float:
@@ -99,13 +104,16 @@ def rate_trace(record: Record) -> RateTrace | None:
     if series is None:
         return None
     finite = series.after(last_stage(record)).finite()
-    return RateTrace(finite) if len(finite) >= 2 else None
+    if len(finite) < 2:
+        return None
+    by_hand = any(group.get("by_hand") for group in groups_of(record))
+    return RateTrace(finite, whole=not by_hand)
 
 
 def groups_of(record: Record) -> list[dict[str, Any]]:
     """All parameter groups of all optimizers, each with its optimizer's class under "class"."""
     return [
-        {**group, "class": optimizer["class"]}
+        {**group, "class": optimizer["class"], "by_hand": optimizer.get("by_hand", False)}
         for optimizer in record.fact("optimizer.groups") or []
         for group in optimizer["groups"]
     ]

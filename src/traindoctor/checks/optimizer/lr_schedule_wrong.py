@@ -10,7 +10,7 @@ from traindoctor.checks.base import Finding, Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.course import course_of
 from traindoctor.checks.experiments import Experiment
-from traindoctor.checks.optimizer.base import RateTrace, groups_of, rate_trace
+from traindoctor.checks.optimizer.base import FIRST_RATES_ALONE, RateTrace, groups_of, rate_trace
 from traindoctor.record import Record
 
 EXAM = "experiment_schedule"
@@ -78,6 +78,8 @@ def lr_schedule_wrong(record: Record) -> Outcome:
     trace = rate_trace(record)
     if trace is None:
         return lr_schedule_wrong.not_judged("the learning rate is not known")
+    if not trace.whole:
+        return lr_schedule_wrong.not_judged(FIRST_RATES_ALONE)
     schedules = record.fact("schedule") or []
     for judge in (
         _zero,

@@ -6,7 +6,7 @@ from traindoctor.checks.base import Finding, Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.course import NO_MEASURE, Course, course_of, two_signs
 from traindoctor.checks.experiments import Experiment
-from traindoctor.checks.optimizer.base import DECAYED, is_log, rate_trace
+from traindoctor.checks.optimizer.base import DECAYED, FIRST_RATES_ALONE, is_log, rate_trace
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_up"
@@ -62,6 +62,8 @@ def lr_too_low(record: Record) -> Outcome:
     trace = rate_trace(record)
     if trace is None:
         return lr_too_low.not_judged("the learning rate is not known")
+    if trace.rising and not trace.whole:
+        return lr_too_low.not_judged(FIRST_RATES_ALONE)
     if trace.rising:
         return lr_too_low.clear("the learning rate is still rising")
     reached = course_of(record)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, without_optimizer
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import Record
+from traindoctor.record.wording import counted, some_of
 
 # A parameter must have been seen with a gradient this often; optimizers may appear one after the other.
 LOOKS = 3
@@ -34,6 +37,8 @@ def params_not_in_optimizer(record: Record) -> Outcome:
     Frozen parameters (LoRA bases), parameters of a second optimizer, averaged copies, experts not used yet.
     """
     coverage = record.fact("optimizer.coverage")
+    if not coverage and (own := record.fact("optimizer.own")):
+        return by_own_updates(own)
     if not coverage:
         return without_optimizer(params_not_in_optimizer, record)
     missing = [one for one in coverage["missing"] if one["looks_with_gradient"] >= LOOKS]
@@ -55,5 +60,22 @@ def params_not_in_optimizer(record: Record) -> Outcome:
         where=missing[0]["name"],
         remedy=IN_A_LIST if all("[" in one["name"] for one in missing) else None,
         since_step=coverage.get("since", 0),
+        grade="exact",
+    )
+
+
+def by_own_updates(own: dict[str, Any]) -> Outcome:
+    """Of a script that moves its weights itself: what has a gradient, and is left out."""
+    resting, tensors = own["resting"], own["tensors"]
+    if not resting:
+        return params_not_in_optimizer.clear(f"all {tensors} tensors with a gradient are moved")
+    return params_not_in_optimizer.finding(
+        evidence(
+            "tensors with a gradient that the script's own update never moves", len(resting), 0
+        ),
+        summary=f"The script's own update leaves {counted(len(resting), 'tensor')} with a gradient as they are: {some_of(resting, 3)}",
+        where=resting[0],
+        remedy="Put them on the list that the update goes through. If they are meant to be frozen, say so: `parameter.requires_grad_(False)`.",
+        since_step=0,
         grade="exact",
     )

@@ -122,6 +122,8 @@ def by_setting(record: Record) -> Pull | NotJudged | None:
 
 def by_hand(record: Record) -> Pull | NotJudged | None:
     """What the script takes off its weights between two steps."""
+    if any(group["by_hand"] for group in groups_of(record)):
+        return None  # what its own update takes off is a setting of it
     result = done_exam(record, "outside_changes")
     if worth_asking(record, "outside_changes"):
         return weight_decay_too_high.not_judged(
