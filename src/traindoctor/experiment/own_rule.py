@@ -24,8 +24,8 @@ FEWEST = 8
 LEFT_OVER = 5e-3
 # ... or what rounding of the weights explains, so many times over.
 ROUNDING = 3.0
-# Tensors whose rates and decays agree to this share are of one group.
-ALIKE = 0.01
+# Tensors whose rates and decays agree to these shares are of one group; a decay is a small part of what is seen.
+SAME_RATE, SAME_DECAY = 0.01, 0.3
 TINY = 1e-300
 # A decay must take this share of what is left over without it; one under the other share of the rate is rounding.
 DECAY_EXPLAINS, NO_DECAY = 0.3, 1e-5
@@ -33,10 +33,12 @@ DECAY_EXPLAINS, NO_DECAY = 0.3, 1e-5
 VISIBLE = 100.0
 MEMORIES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 0.9999)
 EPS = (1e-8, 1e-6, 1e-4, 1e-2, 1e-10, 1e-7, 1e-5, 1e-3, 1e-1)
-# The grid is tried on so many steps and about so many entries; where its best leaves over more, none of it is near.
-FEW_STEPS, FEW_ENTRIES, WORTH_FINER = 12, 256, 0.1
+# The grid is tried on about so many entries; where its best leaves over more, none of it is near.
+FEW_ENTRIES, WORTH_FINER = 256, 0.15
 # The memories found on the grid are made finer by these shares, one after the other.
-FINER = (0.3, 0.1, 0.03, 0.01)
+FINER = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+# ... as long as each step leaves less over than this share of what it was.
+LESS = 0.999
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,9 @@ class Sampled:
         return np.diff(self.weights, axis=0)
 
     def fewer(self) -> Sampled:
-        """The first steps, and entries of some tensors: enough to choose between memories that lie far apart."""
-        steps, kept = (
-            FEW_STEPS,
-            self.owner < max(1, FEW_ENTRIES * len(self.names) // len(self.owner)),
-        )
-        return Sampled(
-            self.weights[: steps + 1, kept],
-            self.gradients[:steps, kept],
-            self.owner[kept],
-            self.names,
-        )
+        """Entries of some tensors: enough to choose between memories that lie far apart."""
+        kept = self.owner < max(1, FEW_ENTRIES * len(self.names) // len(self.owner))
+        return Sampled(self.weights[:, kept], self.gradients[:, kept], self.owner[kept], self.names)
 
     @property
     def rounding(self) -> float:
@@ -184,15 +178,15 @@ def _finer(
     if best <= ROUNDING * sampled.rounding or best > WORTH_FINER:
         return found
     for share in FINER:
-        for which in range(len(own)):
-            for sign in (-1, 1):
-                for _ in range(10):
-                    trial = list(own)
-                    trial[which] = 1 - (1 - own[which]) * (1 + sign * share)
-                    left = _left_over(sampled, rule(*trial)) if trial[which] >= 0 else np.inf
-                    if not left < 0.99 * best:
-                        break
-                    best, own = left, trial
+        better = True
+        while better:  # each one anew, as long as another one's change has helped
+            better = False
+            for which, sign in product(range(len(own)), (-1, 1)):
+                trial = list(own)
+                trial[which] = 1 - (1 - own[which]) * (1 + sign * share)
+                left = _left_over(sampled, rule(*trial)) if trial[which] >= 0 else np.inf
+                if left < LESS * best:
+                    best, own, better = left, trial, True
     return tuple(round(one, 5) for one in own)
 
 
@@ -235,8 +229,8 @@ def _grouped(sampled: Sampled, directions: Values) -> tuple[Values, Values, floa
     sizes = _per_tensor(sampled, directions**2)
     course = (rates * sizes).sum(axis=1) / np.maximum(sizes.sum(axis=1), TINY)
     factor, decay = (
-        _alike(_median(values / _never_zero(course)[:, None], sizes > 0))
-        for values in (rates, decays)
+        _alike(_median(values / _never_zero(course)[:, None], sizes > 0), share)
+        for values, share in ((rates, SAME_RATE), (decays, SAME_DECAY))
     )
     moves = factor != 0
     course = _median((rates / _never_zero(factor))[:, moves].T, (sizes > 0)[:, moves].T)
@@ -264,17 +258,14 @@ def _median(values: Values, counts: NDArray[np.bool_]) -> Values:
     return middle
 
 
-def _alike(values: Values) -> Values:
-    """Each value as the first one that it agrees with."""
-    kept: list[float] = []
-    alike = np.empty_like(values)
-    for place, value in enumerate(values):
-        near = next(
-            (k for k in kept if abs(value - k) <= ALIKE * max(abs(value), abs(k), NO_DECAY)), None
-        )
-        if near is None:
-            kept.append(near := float(value))
-        alike[place] = near
+def _alike(values: Values, share: float) -> Values:
+    """The values that agree with one another are made the same: the one in their middle."""
+    alike, left = np.empty_like(values), np.ones(len(values), bool)
+    while left.any():
+        one = values[left][0]
+        near = left & (np.abs(values - one) <= share * np.maximum(np.abs(values), abs(one)))
+        alike[near] = np.median(values[near])
+        left &= ~near
     return alike
 
 
