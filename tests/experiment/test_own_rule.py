@@ -68,7 +68,9 @@ def found(sampled: Sampled) -> OwnRule:
     decay=st.sampled_from([0.0, 0.1]),
     seed=st.integers(0, 99),
 )
-def test_adamw_is_known_by_its_memories(first: float, second: float, decay: float, seed: int) -> None:
+def test_adamw_is_known_by_its_memories(
+    first: float, second: float, decay: float, seed: int
+) -> None:
     rule = found(
         seen(by_torch(torch.optim.AdamW, betas=(first, second), weight_decay=decay), seed=seed)
     )

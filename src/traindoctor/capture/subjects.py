@@ -6,12 +6,17 @@ import weakref
 
 import torch
 
+from traindoctor.capture.hub import hub
+from traindoctor.events import BackwardBegin
 from traindoctor.experiment.patient import Patient
+from traindoctor.ground.graph_walk import leaves_behind
 from traindoctor.ground.memory import memory, nbytes
 from traindoctor.ground.names import unwrap
 
 # Optimizers that exams may look at, the latest.
 OPTIMIZERS_KEPT = 4
+# Nodes of a graph that are walked for its leaves; that of a large model has some tens of thousands.
+MOST_NODES = 200_000
 # A weight, its gradient, two moments.
 COPIES = 4
 
@@ -30,7 +35,7 @@ class Subjects:
         self._optimizers: weakref.WeakValueDictionary[int, torch.optim.Optimizer] = (
             weakref.WeakValueDictionary()
         )
-        self._served = False
+        self._served = self._leaves_known = False
 
     def meet_module(self, module: torch.nn.Module) -> None:
         """The model is the largest module that was called from outside."""
@@ -54,6 +59,14 @@ class Subjects:
             latest = list(self._optimizers.values())[-OPTIMIZERS_KEPT:]
             held = all(map(may_be_held, latest))
             self.patient.optimizers = latest if held else weakref.WeakSet(latest)
+
+    def meet_leaves(self, event: BackwardBegin) -> None:
+        """What a script without modules trains, and moves itself: an optimizer would tell, and so would a module."""
+        if self._leaves_known or len(hub.optimizers):
+            return
+        self._leaves_known, names = True, self.patient.names
+        if not any(True for _ in names.parameters()):
+            names.add_tensors(event.inputs or leaves_behind(event.roots, MOST_NODES))
 
     def left_behind(self) -> bool:
         """Whether the gradients of this step, unlike those of the last one, went to no optimizer that we know."""

@@ -295,6 +295,7 @@ class Watch:
             self.examples.on(event, count.step)
         elif isinstance(event, BackwardBegin):
             count.backward_begins()
+            self.subjects.meet_leaves(event)
         if self.taping is not None:
             self.taping.on(event, count.step)
         if self.keeping is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from traindoctor.exams.base import exam
+from traindoctor.ground.graph_walk import nodes_behind
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
@@ -35,7 +36,7 @@ def kept_tensors(patient: Patient) -> Mapping[str, Any]:
         if id(tensor) in own:
             continue
         if tensor.grad_fn is not None and longest < MOST_NODES:
-            longest = max(longest, nodes_behind(tensor))
+            longest = max(longest, len(nodes_behind([tensor], MOST_NODES)))
         nbytes = fresh_bytes(tensor, memory)
         if nbytes:
             key = (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
@@ -68,17 +69,6 @@ def fresh_bytes(tensor: Tensor, memory: set[int]) -> int:
         return 0
     memory.add(place)
     return int(size)
-
-
-def nodes_behind(tensor: Tensor) -> int:
-    seen: set[Any] = set()
-    todo = [tensor.grad_fn]
-    while todo and len(seen) < MOST_NODES:
-        node = todo.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            todo += [before for before, _ in node.next_functions]
-    return len(seen)
 
 
 def of_the_model(patient: Patient) -> Iterator[Tensor]:

@@ -24,7 +24,7 @@ from traindoctor.events import (
     GradsCleared,
     StepBegin,
 )
-from traindoctor.ground.names import local
+from traindoctor.ground.names import Names, local
 from traindoctor.ground.our_ref import OurRef
 from traindoctor.ground.some_values import some_values
 from traindoctor.ground.trees import ModuleTrees
@@ -75,6 +75,9 @@ class Coverage:
         BackwardEnd,
         StepBegin,
     )
+
+    names: Names
+    """Of tensors that no module holds, where there are no modules."""
 
     def __init__(self) -> None:
         self.trees = ModuleTrees()
@@ -162,7 +165,7 @@ class Coverage:
         given = {id(tensor) for tensor in asked}
         parameters = [
             p
-            for _, p in self.trees.parameters()
+            for _, p in list(self.trees.parameters()) or self.names.parameters()
             if p.requires_grad and (p.grad is not None or id(p) in given)
         ]
         values = [local(p).detach().flatten()[:WATCHED_VALUES].clone() for p in parameters]

@@ -38,14 +38,12 @@ def draws(name: str) -> bool:
     return any(word in name for word in RANDOM)
 
 
-def written_to(name: str, args: Any, kwargs: Any) -> Tensor | None:
-    """The tensor that the function is going to write to."""
+def written_to(name: str, args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors that the function is going to write to: one, or a list of them (`torch._foreach_add_`)."""
     out = kwargs.get("out")
     if isinstance(out, Tensor):
-        return out
-    if operator_of(name).in_place and args and isinstance(args[0], Tensor):
-        return args[0]
-    return None
+        return [out]
+    return list(tensors_in(args[0])) if operator_of(name).in_place and args else []
 
 
 def selected_by(name: str, args: Any, kwargs: Any) -> Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -36,7 +36,8 @@ class Call:
     function: FunctionCall | None = None
     rng: tuple[tuple[str, Tensor], ...] = ()
     index: Tensor | None = None
-    update: bool = False
+    updated: list[Tensor] = field(default_factory=list)
+    """Parameters that it writes to."""
 
     @property
     def changed(self) -> bool:
@@ -73,14 +74,15 @@ class OpWriter:
         if name in ESCAPES:
             return call
         call.versions = [version(tensor) for tensor in arguments]
-        target = written_to(name, args, kwargs)
-        if target is not None:
+        for target in written_to(name, args, kwargs):
             storage = self.tensors.storage(target)
             if storage.leaf is not None or is_trainable_leaf(target):
-                call.update = True  # a hand-written optimizer, never part of a loss
-                return call
+                call.updated.append(target)  # by a hand-written optimizer, never part of a loss
+                continue
             if storage.base is None and not (storage.made and storage.depends_on):
                 self.tensors.keep_base(target, storage)
+        if call.updated:
+            return call
         call.args = replace(args, Tensor, lambda t: self.tensors.ref(t, function))
         call.kwargs = replace(kwargs, Tensor, lambda t: self.tensors.ref(t, function))
         generator = kwargs.get("generator")
@@ -93,8 +95,9 @@ class OpWriter:
         return call
 
     def after(self, call: Call, name: str, func: Callable[..., Any], result: Any) -> None:
-        if call.update:
-            self.updated(call.tensors[0])
+        if call.updated:
+            for target in call.updated:
+                self.updated(target)
             return
         outputs = [result] if isinstance(result, Tensor) else list(tensors_in(result))
         if call.args is None:

@@ -330,7 +330,7 @@ class StepRecorder:
         self._heard_after += 1
         if self._heard_after > HEARD_AFTER:
             return True
-        if not torch.is_grad_enabled() or written_to(name, args, kwargs) is not None:
+        if not torch.is_grad_enabled() or written_to(name, args, kwargs):
             return False
         return any(is_trainable_leaf(tensor) for tensor in tensors_in((args, kwargs)))
 
