@@ -22,6 +22,10 @@ class BatchFetched:
     seconds: float
     num_batches: int | None = None
     """Batches of one pass over the loader, where it can say."""
+    rows: int | None = None
+    """Examples that the loader joins, where it says so."""
+    examples: Sequence[Any] = ()
+    """What the batch was joined of, in the first batches that this process makes itself."""
 
 
 @dataclass(slots=True)

@@ -194,6 +194,22 @@ def test_functions_that_change_gradients_on_purpose_are_known(model, data) -> No
     assert alone["surrogate"]
 
 
+def test_straight_through_to_a_table_that_follows_without_gradient(data) -> None:
+    """A codebook that is a moving average of what it stands for depends on the weights, and asks for no gradient."""
+    x, y = data
+    model = nn.Linear(D, C)
+    table = torch.randn(5, C)
+
+    def compute() -> Tensor:
+        scores = model(x)
+        with torch.no_grad():
+            followed = 0.9 * table + 0.1 * scores[:5]
+        return F.cross_entropy(Nearest.apply(scores, followed, 0.0), y)
+
+    (alone,) = perform(functions_alone, patient_of(model, compute))["functions"]
+    assert alone["surrogate"]
+
+
 @pytest.mark.parametrize(
     ("trained", "factor"),
     [(False, 0.0), (True, 1.0), (True, 2.0)],
@@ -550,6 +566,31 @@ def test_a_statistic_or_a_term_of_the_loss_is_no_other_loss(model, data, shown: 
     else:
         assert not result.done
         assert "a part or a statistic of the loss" in result.reason
+
+
+@pytest.mark.parametrize("both", [True, False], ids=["each in its step", "one never"])
+def test_a_loss_that_the_next_step_optimises_is_not_left_aside(tmp_path, data, both: bool) -> None:
+    """Actor and critic: both losses are computed, then each one is optimised in a step of its own."""
+    x, y = data
+    actor, critic = nn.Linear(D, C), nn.Linear(D, C)
+    steps = [torch.optim.SGD(net.parameters(), 0.1) for net in (actor, critic)]
+    watch = Watch(tmp_path, probes=[])
+    watch.attach()
+    try:
+        for _ in range(24):
+            one = -(actor(x).log_softmax(-1)[:, 0] * critic(x)[:, 0].detach()).mean()
+            other = F.cross_entropy(critic(x), y)
+            for loss, optimizer in zip((one, other), steps[: 1 + both]):
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        result = printed_loss(watch.patient)
+    finally:
+        watch.close("done")
+    if both:
+        assert not result.done
+    else:
+        assert result.values["cosine"] == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("optimised", ["another loss", "the same loss"])

@@ -127,13 +127,16 @@ def test_as_many_places_as_examples_are_told_apart_by_what_moves() -> None:
 class EachPlace(nn.Module):
     """One number for each place: what is the batch and what the time cannot be told from the lengths."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, crossed: bool = False) -> None:
         super().__init__()
         self.into, self.out = nn.Linear(2, D), nn.Linear(D, 1)
+        self.crossed = crossed
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.into(x)
-        return self.out(by_hand(h, h, h))
+        h = h.transpose(0, 1) if self.crossed else h
+        h = by_hand(h, h, h)
+        return self.out(h.transpose(0, 1) if self.crossed else h)
 
 
 def test_places_that_are_all_asked_for_are_not_judged() -> None:
@@ -142,6 +145,17 @@ def test_places_that_are_all_asked_for_are_not_judged() -> None:
     patient = patient_of(model, lambda: F.mse_loss(model(x), x[..., :1].cumsum(1)))
     outcome = attention_blind(make_record(exams=[dependence(patient), rows_apart(patient)]))
     assert isinstance(outcome, NotApplicable | NotJudged)
+
+
+@pytest.mark.parametrize("crossed", [True, False])
+def test_a_loader_tells_how_many_examples_there_are(crossed: bool) -> None:
+    torch.manual_seed(0)
+    model, x = EachPlace(crossed=crossed), torch.randn(B, T, 2)
+    target = x[..., 0].cumsum(1).flatten()
+    patient = patient_of(model, lambda: F.mse_loss(model(x).flatten(), target))
+    patient.rows_joined = {B}
+    outcome = attention_blind(make_record(exams=[dependence(patient), rows_apart(patient)]))
+    assert isinstance(outcome, Finding if crossed else Clear)
 
 
 def test_a_model_without_attention() -> None:

@@ -58,6 +58,8 @@ class Hub:
         self.num_inner = 0
         """Calls that passed through a tap without an event in this attentive step: each has a price no clock sees."""
         self.evaluations_left = EVALUATION_PASSES
+        self.batches_looked_at = 0
+        """Of a DataLoader, with the examples that they were joined of."""
         self.module_depth = 0
         self.backward_depth = 0
         self.call_depth = 0
@@ -98,6 +100,7 @@ class Hub:
         self.wake()
         self.stepping, self.scaling, self.call_depth = None, 0, 0
         self.evaluations_left = EVALUATION_PASSES
+        self.batches_looked_at = 0
         self.notes.clear()
 
     @property

@@ -33,6 +33,7 @@ from traindoctor.capture.taping import Taping
 from traindoctor.capture.taps.optimizer import know_optimizer, look_at_schedulers
 from traindoctor.events import (
     BackwardBegin,
+    BatchFetched,
     Event,
     ForwardBegin,
     RunEnded,
@@ -296,6 +297,8 @@ class Watch:
         elif isinstance(event, BackwardBegin):
             count.backward_begins()
             self.subjects.meet_leaves(event)
+        elif isinstance(event, BatchFetched) and event.rows:
+            self.patient.rows_joined.add(event.rows)
         if self.taping is not None:
             self.taping.on(event, count.step)
         if self.keeping is not None:

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from traindoctor.errors import ReplayError, in_a_sentence
 from traindoctor.exams.base import NotApplicable, exam
-from traindoctor.graph.origins import depends_on
+from traindoctor.graph.origins import learned
 from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.numerics.finite_difference import directional_test
 from traindoctor.tape.compare import Difference, compare
 from traindoctor.tape.execute import arguments, look_inside, values_before
 from traindoctor.tape.operators import CASTS, COMPARISONS, ROUNDING, SCALING, STEPS, SUMS
-from traindoctor.tape.ops import PARAMETER, FunctionCall, Op, Ref, is_foreign, refs_in
+from traindoctor.tape.ops import FunctionCall, Op, Ref, is_foreign, refs_in
 from traindoctor.tape.runner import apply_whole
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def examine(tape: StepTape, call: FunctionCall) -> dict[str, Any]:
     live = [ref for ref in refs_in((call.args, call.kwargs)) if values[ref].is_floating_point()]
     if not live:
         return {**base, "test": "none", "reason": "it has no floating input"}
-    # Nobody asks for the gradient of a table, a mask or a batch.
-    live = [ref for ref in live if depends_on(tape, ref) & PARAMETER] or live
+    # Nobody asks for the gradient of a table, a mask or a batch, nor of a codebook that is no parameter.
+    live = [ref for ref in live if learned(tape, ref)] or live
     if call.escapes or not _sees_the_same(tape, call, values):
         return {
             **base,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MAX_READS = 12
 # From here on two gradients are one.
 SAME = 0.9999
+# The same number, written down twice.
+SAME_VALUE = 1e-6
 # Share of the gradient's entries that half precision cannot hold with all their bits.
 FAINT = 0.5
 # Rows in float32 that are parallel span a second direction of about 1e-14 of the first, squared.
@@ -47,7 +49,7 @@ def printed_loss(patient: Patient) -> Mapping[str, Any]:
     waited = latest[0] >= PATIENCE or (
         0 not in patient.tapes and patient.current_step >= WITHOUT_THE_FIRST
     )
-    for aside in (False, True) if waited else (False,):
+    for aside in (False, True) if waited and not optimised_later(patient) else (False,):
         for step in latest:
             try:
                 return judge(patient.tapes[step], aside=aside)
@@ -114,6 +116,21 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
         ],
         "faithful": distance_from_step(tape),
     }
+
+
+def optimised_later(patient: Patient) -> bool:
+    """Some step calls backward on what an earlier one has computed (actor and critic): no loss is left aside for good."""
+    tapes = patient.every_tape
+    if any(root.ref is None for tape in tapes.values() for root in tape.roots):
+        return True
+    roots = {log.step: [float(loss) for loss in log.losses] for log in patient.logs()}
+    return any(
+        math.isclose(read.value, value, rel_tol=SAME_VALUE)
+        for step, tape in tapes.items()
+        if step + 1 in roots
+        for read in left_aside(tape)
+        for value in roots[step + 1]
+    )
 
 
 def another_loss(tape: StepTape, read: Read, off: set[Op]) -> bool:

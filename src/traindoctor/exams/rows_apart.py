@@ -9,7 +9,7 @@ Legend: B examples, V the values that an attention adds up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -46,7 +46,7 @@ def rows_apart(patient: Patient) -> Mapping[str, Any]:
         raise NotApplicable("the model has no attention")
     if any(site.kind == "data" for site in input_sites(tape)):
         raise NotApplicable("the model takes tokens")
-    rows, given = batch_of(tape, structure)
+    rows, given = batch_of(tape, structure, patient.rows_joined)
     require_faithful(tape)
     found = [(a, v) for a in attentions if (v := values_of(structure, a)) is not None]
     refs = [ref for _, ref in found]
@@ -68,25 +68,26 @@ def rows_apart(patient: Patient) -> Mapping[str, Any]:
     return {"rows": rows, "attentions": seen, "all": len(attentions)}
 
 
-def batch_of(tape: StepTape, structure: Structure) -> tuple[int, list[Ref]]:
+def batch_of(tape: StepTape, structure: Structure, joined: Iterable[int]) -> tuple[int, list[Ref]]:
     """How many examples there are, and the numbers of theirs that the predictions depend on.
 
-    The first axis is the batch where predictions and numbers share its length and no other.
+    The first axis is the batch where predictions and numbers share its length and no other; where each place of an example
+    has its own prediction, all in one row, it is that of as many as a loader joins.
     """
     for site in loss_sites(tape):
         said = structure.shape(site.logits)
         if not site.in_root or not said or said[0] < FEWEST:
             continue
-        given = [
+        numbers = [
             ref
             for ref in tape.data
-            if structure.depends(site.logits, ref)
-            and tape.constants[ref].is_floating_point()
-            and structure.shape(ref)[:1] == said[:1]
+            if structure.depends(site.logits, ref) and tape.constants[ref].is_floating_point()
         ]
-        lengths = {length for ref in given for length in structure.shape(ref)[1:]}
-        if given and not lengths & set(said) - {1}:
-            return said[0], given
+        for rows, others in ((said[0], {*said}), *((one, {one}) for one in joined)):
+            given = [ref for ref in numbers if structure.shape(ref)[:1] == (rows,)]
+            lengths = {length for ref in given for length in structure.shape(ref)[1:]}
+            if given and rows >= FEWEST and not lengths & others - {1}:
+                return rows, given
     raise NotApplicable("nothing tells the examples of a batch from the places of one")
 
 

@@ -68,6 +68,8 @@ class Patient:
     """experiment/crash.py fills it: the first step that was not finite."""
     facts: dict[str, Any] = field(default_factory=dict)
     current_step: int = 0
+    rows_joined: set[int] = field(default_factory=set)
+    """How many examples the loaders join to a batch, as far as they say so."""
     asks_itself: bool = False
     """What is trained was called without gradient before its own pass in the same step: the loss may work with that."""
     seconds: float = math.inf

@@ -38,6 +38,14 @@ def depends_on(tape: StepTape, ref: Any) -> int:
     return made | tape.written.get(ref, 0)
 
 
+def learned(tape: StepTape, ref: Ref) -> bool:
+    """A gradient flows through it: a target network's answer depends on parameters too, and gets none."""
+    made = tape.producer.get(ref)
+    inside = made is not None and made.function is not None  # where forward always runs without
+    open_ = made is None or made.grad_enabled or inside
+    return open_ and bool(depends_on(tape, ref) & PARAMETER)
+
+
 def walk_back(tape: StepTape, ref: Ref) -> Iterator[tuple[Ref, Op | None]]:
     """The Ref and those it is a rearrangement of, each with the op that made it: an earlier one each time."""
     while True:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from traindoctor.graph.origins import argument, depends_on, value_of
+from traindoctor.graph.origins import argument, depends_on, learned, value_of
 from traindoctor.graph.sites import LossSite
 from traindoctor.tape.operators import COMPARING_NUMBERS
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
@@ -78,9 +78,3 @@ def compared_numbers(tape: StepTape) -> list[tuple[Op, bool]]:
             continue  # not operands of one another
         found.append((op, broad and len(one) != len(other) and values[0] == values[1]))
     return found
-
-
-def learned(tape: StepTape, ref: Ref) -> bool:
-    """A gradient flows through it: a target network's answer depends on parameters too, and gets none."""
-    made = tape.producer.get(ref)
-    return bool(depends_on(tape, ref) & PARAMETER) and (made is None or made.grad_enabled)

@@ -106,3 +106,16 @@ def stand_in(original: Any, replacement: Any) -> None:
 def uses_cuda() -> bool:
     """As `torch.cuda.is_initialized`, without a question about forks: asked at every entry."""
     return torch.cuda._initialized
+
+
+def fetcher_of(iterator: Any) -> Any:
+    """What makes the batches of a DataLoader in this process: it calls the script's `collate_fn`."""
+    fetcher = vars(iterator).get("_dataset_fetcher")
+    return fetcher if hasattr(fetcher, "collate_fn") else None
+
+
+def rows_of(iterator: Any) -> int | None:
+    """Examples that a DataLoader's iterator joins to a batch."""
+    joins, sampler = (vars(iterator).get(name) for name in ("_auto_collation", "_index_sampler"))
+    size = getattr(sampler, "__dict__", {}).get("batch_size")  # its class may be the script's
+    return size if joins and isinstance(size, int) else None

@@ -35,6 +35,7 @@ PROBES: tuple[str, ...] = (
     "targets:Targets",
     "target_numbers:TargetNumbers",
     "batches:Batches",
+    "collated:Collated",
     "held_batch:HeldBatch",
     "random_state:RandomState",
     "ladder:Unigram",

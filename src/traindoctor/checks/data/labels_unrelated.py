@@ -36,6 +36,8 @@ BY_HEART = 0.1
 # Only what was seen before is known better than by guessing: after a first pass of so many steps that stood on the level,
 # with a relation test on so many examples that found nothing. Under half of the entropy it may be anything.
 FIRST_PASS, MANY_ROWS, HALF = 12, 512, 0.5
+# Batches whose rows join parts of different examples: all that were looked at, but for one in the right order by chance.
+DEALT_BATCHES, DEALT_SHARE = 3, 0.75
 # Repeated inputs with labels that agree no more than by chance.
 REPEATS, AGREEMENT = 50, 0.2
 # Tokens per example from which on single tokens are expected to tell something.
@@ -67,7 +69,7 @@ def labels_unrelated(record: Record) -> Outcome:
     examples it had not seen. Tasks where only combinations of tokens count (parity) show no pairwise
     relation: without other evidence they are at most possible.
     """
-    dealt = dealt_rows(record)
+    dealt = dealt_rows(record) or joined_apart(record)
     if dealt is not None:
         return dealt
     if (pair := rolled_over_the_batch(record)) is not None:
@@ -231,6 +233,24 @@ def dealt_rows(record: Record) -> Outcome | None:
                 grade="exact",
             )
     return None
+
+
+def joined_apart(record: Record) -> Outcome | None:
+    """Batches whose parts are in different orders when the loader gives them, all that were looked at."""
+    fact = record.fact("batch.collated") or {}
+    if fact.get("dealt", 0) < DEALT_BATCHES or fact["dealt"] < DEALT_SHARE * fact["batches"]:
+        return None
+    return labels_unrelated.finding(
+        evidence("share of rows that join parts of different examples", fact["moved"], 0.0),
+        evidence("batches in which they do", fact["dealt"], 0),
+        summary=(
+            f"The function that joins examples to a batch sorts some of their parts and not the others: "
+            f"{fact['moved']:.0%} of the rows mix two examples"
+        ),
+        remedy="In `collate_fn` sort the examples themselves, then take their parts; or apply the one order to every part.",
+        since_step=0,
+        grade="statistic",
+    )
 
 
 def level_gap(record: Record) -> Series | None:
