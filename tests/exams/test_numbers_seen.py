@@ -84,7 +84,17 @@ def squares(said: Tensor, wanted: Tensor) -> Tensor:
     return ((said - wanted) ** 2).mean()
 
 
-LOSSES = [torchs, flattened, squares]
+def apart(said: Tensor, wanted: Tensor) -> Tensor:
+    return (said - wanted).abs().sum(-1).mean()
+
+
+def huber(said: Tensor, wanted: Tensor) -> Tensor:
+    error = said - wanted
+    far = error.abs()
+    return torch.where(far < 0.5, 0.5 * error * error, 0.5 * (far - 0.25)).mean()
+
+
+LOSSES = [torchs, flattened, squares, apart, huber]
 
 
 def judged(model: nn.Module, loss: Callable[[], Tensor]) -> Any:
@@ -168,11 +178,18 @@ class Decisions(Model):
 
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("read", [0, 1])
-def test_actions_read_from_their_own_place(mix: Mix, read: int) -> None:
+@pytest.mark.parametrize("drawn", [False, True], ids=["a batch", "rows of all data"])
+def test_actions_read_from_their_own_place(mix: Mix, read: int, drawn: bool) -> None:
     torch.manual_seed(0)
-    states, actions = torch.randn(B, T // 2, 3), torch.randn(B, T // 2, 2)
-    model = Decisions(mix, read)
-    outcome = judged(model, lambda: F.mse_loss(model(states, actions), actions))
+    states, actions = torch.randn(4 * B, T // 2, 3), torch.randn(4 * B, T // 2, 2)
+    model, rows = Decisions(mix, read), torch.randperm(4 * B)[:B]
+
+    def loss() -> Tensor:
+        if drawn:
+            return huber(model(states[rows], actions[rows]), actions[rows])
+        return F.mse_loss(model(states[:B], actions[:B]), actions[:B])
+
+    outcome = judged(model, loss)
     if read == 0:
         assert isinstance(outcome, Clear)
     else:

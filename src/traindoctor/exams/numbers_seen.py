@@ -208,31 +208,40 @@ def first_to_see(
 
 
 def beside(structure: Structure, site: LossSite, held: Held) -> int:
-    """Other tensors of the batch of as many rows and places that the predictions depend on; masks and positions are none."""
+    """Other numbers of the batch of as many rows and places that the predictions depend on; masks and positions are none."""
     tape, size = structure.tape, tuple(held.values.shape[:2])
     looked_up = (s for s in input_sites(tape) if s.index is not None)
     positions = {site.ref for site in looked_up if site.kind != "data"}
-    found = 0
-    for ref in tape.data:
-        values = tape.constants[ref]
-        if ref == held.ref or ref in positions or tuple(values.shape[:2]) != size:
-            continue
-        if values.dtype is torch.bool or not structure.depends(site.logits, ref):
-            continue
-        found += values.numel() > 0 and len(values.unique()) > 2
-    return found
+    others = [
+        ref
+        for ref in dict.fromkeys((*tape.data, *met_by_the_model(structure, site)))
+        if ref not in positions
+        and structure.shape(ref)[:2] == size
+        and structure.depends(site.logits, ref)
+        and ref != held.ref
+        and not structure.depends(ref, held.ref)
+    ]
+    values = replay(tape, want=others).values if others else {}
+    return sum(
+        v.dtype is not torch.bool and v.numel() > 0 and len(v.unique()) > 2 for v in values.values()
+    )
+
+
+def met_by_the_model(structure: Structure, site: LossSite) -> list[Ref]:
+    """Values of the batch alone that a parameter, or what was made of one, is put together with."""
+    return [
+        ref
+        for op in structure.tape.ops
+        for ref in op.inputs
+        if depends_on(structure.tape, ref) == DATA
+        and any(meets(structure, site, other) for other in op.inputs)
+    ]
 
 
 def enters_as_it_is(structure: Structure, site: LossSite, held: Held, row: int) -> bool:
     """The numbers meet a parameter as they are: neither noise nor a mask is laid over them."""
     tape = structure.tape
-    met = [
-        ref
-        for op in tape.ops
-        for ref in op.inputs
-        if depends_on(tape, ref) == DATA and structure.depends(ref, held.ref)
-        if any(meets(structure, site, other) for other in op.inputs)
-    ]
+    met = [ref for ref in met_by_the_model(structure, site) if structure.depends(ref, held.ref)]
     wanted = held.values[row].double().flatten()[held.at[row][held.at[row] >= 0]].cpu()
     if not met:
         return False

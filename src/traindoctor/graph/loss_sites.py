@@ -11,7 +11,7 @@ from traindoctor.graph.origins import argument, depends_on
 from traindoctor.graph.sites import LossSite
 from traindoctor.graph.squares import by_hand
 from traindoctor.graph.written_losses import one_hot_site, picked_site
-from traindoctor.tape.operators import CLASS_LOSSES, PICKING, SQUARES
+from traindoctor.tape.operators import CLASS_LOSSES, DISTANCES, PICKING
 from traindoctor.tape.ops import DATA, Op, Ref, is_float
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def find_loss_sites(tape: StepTape) -> list[LossSite]:
             site = picked_site(tape, op)
         elif op.kind == "mul":
             site = one_hot_site(tape, op)
-        elif op.kind in SQUARES:
+        elif op.kind in DISTANCES:
             site = by_hand(tape, op)
         else:
             continue

@@ -1,4 +1,4 @@
-"""Losses on numbers written by hand: the square of a prediction less a target."""
+"""Losses on numbers written by hand: the square of a prediction less a target, or how far they lie apart."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BY_HAND = "squares_by_hand"
 
 
 def by_hand(tape: StepTape, op: Op) -> LossSite | None:
-    """`(prediction - target) ** 2`, where the one depends on parameters and the other on the batch alone."""
-    if not _squares(op):
+    """`(prediction - target) ** 2`, or `.abs()` of it, where the one depends on parameters and the other on the batch alone."""
+    if op.kind != "abs" and not _squares(op):
         return None
     made = tape.producer.get(op.inputs[0]) if op.inputs else None
     if made is None or made.kind != "sub" or len(made.inputs) != 2:
