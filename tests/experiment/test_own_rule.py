@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -159,3 +164,71 @@ def test_what_is_never_moved_rests_and_what_is_too_small_to_see_does_not() -> No
     tiny = seen(leaves_out(1))
     tiny.gradients[:, tiny.owner == 1] *= 1e-10
     assert resting(tiny) == []
+
+
+MOVED_BY_HAND = """
+import torch
+import torch.nn.functional as F
+torch.manual_seed(0)
+net = torch.nn.Sequential(
+    torch.nn.Embedding(24, 32),
+    torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0.0),
+    torch.nn.Linear(32, 24),
+)
+params = [p for name, p in net.named_parameters() if not (LEAVES_OUT and name.startswith("1.linear1"))]
+m, v = [torch.zeros_like(p) for p in params], [torch.zeros_like(p) for p in params]
+first, second = BETAS
+for step in range(1, 151):
+    if step == 50 and REPLACES:
+        net[2].weight = torch.nn.Parameter(net[2].weight.detach().clone())
+    x = torch.randint(0, 24, (16, 12))
+    loss = F.cross_entropy(net(x).flatten(0, 1), ((x * 5 + 3) % 24).flatten())
+    for p in net.parameters():
+        p.grad = None
+    loss.backward()
+    with torch.no_grad():
+        for p, a, b in zip(params, m, v):
+            if p.grad is None:
+                continue
+            a.lerp_(p.grad, 1 - first)
+            b.mul_(second).addcmul_(p.grad, p.grad, value=1 - second)
+            p.sub_(RATE * (a / (1 - first**step)) / ((b / (1 - second**step)).sqrt() + 1e-8))
+    if step % 30 == 0:
+        print(step, loss.item(), flush=True)
+"""
+SOUND = {"LEAVES_OUT": False, "REPLACES": False, "BETAS": (0.9, 0.999), "RATE": 2e-3}
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ({}, None),
+        ({"BETAS": (0.999, 0.9), "RATE": 0.05}, "adam-settings-bad"),
+        ({"RATE": 0.5}, "lr-too-high"),
+        ({"LEAVES_OUT": True}, "params-not-in-optimizer"),
+        ({"REPLACES": True}, "optimizer-holds-stale-params"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_run_that_moves_its_weights_itself(
+    tmp_path: Path, fault: dict, cause: str | None
+) -> None:
+    script = MOVED_BY_HAND
+    for name, value in (SOUND | fault).items():
+        script = script.replace(name, repr(value))
+    (tmp_path / "train.py").write_text(script)
+    command = "run --quiet --json verdict.json --after 60 train.py"
+    subprocess.run(
+        [sys.executable, "-m", "traindoctor", *command.split()],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=300,
+        capture_output=True,
+    )
+    verdict = json.loads((tmp_path / "verdict.json").read_text())
+    if cause is None:
+        assert verdict["verdict"] == "healthy"
+        assert "lr-too-high" in {one["cause"] for one in verdict["ruled_out"]}
+    else:
+        assert verdict["causes"][0]["cause"] == cause

@@ -87,7 +87,9 @@ class Keeping:
         """The run has ended: what is held, or why nothing is."""
         if self.keeper is not None:
             self._settle(self.keeper)
-            if own := self.keeper.own.num_tensors:
-                resting = self.keeper.own.resting()
-                writer.fact("optimizer.own", {"tensors": own, "resting": resting})
+            own = self.keeper.own
+            if own.num_tensors:
+                told = {"tensors": own.num_tensors, "resting": own.resting()}
+                told |= {"deserted": own.deserted, "left_alone": own.left_alone}
+                writer.fact("optimizer.own", told)
             writer.fact("snapshot", self.keeper.describe())

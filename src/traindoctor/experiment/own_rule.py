@@ -37,6 +37,8 @@ EPS = (1e-8, 1e-6, 1e-4, 1e-2, 1e-10, 1e-7, 1e-5, 1e-3, 1e-1)
 FEW_ENTRIES, WORTH_FINER = 256, 0.15
 # The memories found on the grid are made finer by these shares, one after the other.
 FINER = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+# ... and in the end held against round ones, whose distance from 1 is within this factor of theirs.
+ROUND, NEAR = (*MEMORIES, 0.85, 0.7, 0.6, 0.97, 0.995, 0.9995), 8.0
 # ... as long as each step leaves less over than this share of what it was.
 LESS = 0.999
 
@@ -117,7 +119,18 @@ def sgd(gradients: Values, memory: float, nesterov: bool) -> Values:
 
 
 def rule_of(sampled: Sampled) -> OwnRule | str:
-    """The rule, or why none is known."""
+    """The rule of all the steps, or of the first half of them; or why none is known."""
+    rule, half = _rule_of(sampled), len(sampled.gradients) // 2
+    if isinstance(rule, str) and half >= FEWEST:
+        first = Sampled(
+            sampled.weights[: half + 1], sampled.gradients[:half], sampled.owner, sampled.names
+        )
+        of_first = _rule_of(first)
+        return of_first if isinstance(of_first, OwnRule) else rule
+    return rule
+
+
+def _rule_of(sampled: Sampled) -> OwnRule | str:
     if len(sampled.gradients) < FEWEST:
         return "too few of its steps were seen"
     if not np.isfinite(sampled.weights).all() or not np.isfinite(sampled.gradients).all():
@@ -187,7 +200,10 @@ def _finer(
                 left = _left_over(sampled, rule(*trial)) if trial[which] >= 0 else np.inf
                 if left < LESS * best:
                     best, own, better = left, trial, True
-    return tuple(round(one, 5) for one in own)
+    near = [[m for m in ROUND if 1 / NEAR <= (1 - m) / (1 - one) <= NEAR] for one in own]
+    tried = ((_left_over(sampled, rule(*pair)), pair) for pair in product(*near))
+    left, pair = min(tried, default=(np.inf, ()))
+    return pair if left <= best else tuple(round(one, 5) for one in own)
 
 
 def _left_over(sampled: Sampled, directions: Values) -> float:

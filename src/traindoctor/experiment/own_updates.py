@@ -13,12 +13,15 @@ from torch import Tensor
 
 from traindoctor.events import BackwardEnd
 from traindoctor.experiment.own_rule import OwnRule, Sampled, Values, resting, rule_of
+from traindoctor.ground.graph_walk import leaves_behind
 from traindoctor.ground.names import Names
 from traindoctor.ground.our_ref import OurRef
 from traindoctor.ground.some_values import some_values
 
 # Entries of one tensor. Most tensors give about so many, none more than twice as many.
 ENTRIES = 8
+# Nodes of a graph that are walked for its leaves.
+MOST_NODES = 50_000
 
 
 class OwnUpdates:
@@ -33,6 +36,10 @@ class OwnUpdates:
         self._weights: list[Tensor] = []
         self._gradients: list[Tensor] = []
         self._resting: list[str] | None = None
+        self.deserted = self.left_alone = 0
+        """Tensors of the first steps that no gradient goes to any more; others that it goes to, and that rest."""
+        self._others: list[tuple[OurRef, Tensor]] = []
+        self._others_move = False
 
     @property
     def seen(self) -> int:
@@ -44,7 +51,6 @@ class OwnUpdates:
 
     def after_backward(self, event: BackwardEnd) -> None:
         if self.enough:
-            self._resting = [name for name in self.resting() if not self._moved_since(name)]
             return
         given = dict(zip(map(id, event.inputs or ()), event.results or ()))
         if not self._tensors:
@@ -55,6 +61,24 @@ class OwnUpdates:
             ]
             self._tensors = {name: OurRef(p) for name, p in moved}
         self._sample(given)
+
+    def look_again(self, event: BackwardEnd) -> None:
+        """Once the first steps were seen: is what the update moves still what the gradient goes to?"""
+        self._resting = [name for name in self.resting() if not self._moved_since(name)]
+        leaves = event.inputs or leaves_behind(event.roots, MOST_NODES)
+        known = [ref() for ref in self._tensors.values()]
+        used = {id(leaf) for leaf in leaves}
+        self.deserted = sum(id(tensor) not in used for tensor in known)
+        before, self._others = self._others, []
+        others = [leaf for leaf in leaves if not any(leaf is tensor for tensor in known)]
+        same = []
+        for leaf in others:
+            values = some_values(leaf, ENTRIES)
+            self._others.append((OurRef(leaf), values))
+            same += [torch.equal(was, values) for ref, was in before if ref() is leaf]
+        if same:  # a script may make new ones now and then: between two looks, or not
+            self._others_move = self._others_move or not all(same)
+            self.left_alone = 0 if self._others_move else len(same)
 
     def clipped(self) -> None:
         """The gradients of the latest pass as they are by now."""

@@ -244,7 +244,8 @@ class Keeper:
             early = (
                 self.first is None and step < EVERY
             )  # a pass without a step may come first, to try the model
-            wanted = early or step % EVERY == 0 or any(not s.complete for s in self.kept)
+            looks = step % EVERY == EVERY // 2 and self._own_step is not None
+            wanted = early or looks or step % EVERY == 0 or any(not s.complete for s in self.kept)
             self._decided = (step, wanted)
         return self._decided[1]
 
@@ -306,6 +307,8 @@ class Keeper:
         """The step's data are complete, and its weights are still those of its passes."""
         if self.first is None and log.step < EVERY:
             self.first = self._taken(log.step, [])
+        if self.own.enough and log.step % EVERY in (0, EVERY // 2):
+            self.own.look_again(event)
         if self.first is not None:
             self.own.after_backward(event)
             self._own_step = log
@@ -324,6 +327,8 @@ class Keeper:
         first.groups = found.groups
         first.rule = Rule(getattr(torch.optim, found.kind), found.settings[0], [])
         # What the last one of them did was not seen any more.
+        del first.logs[len(found.settings) + 1 :]
+        first.wanted = len(first.logs)
         for log, settings in zip(first.logs, [*found.settings, found.settings[-1]]):
             log.settings = settings
         return found

@@ -6,6 +6,7 @@ from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, without_optimizer
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.record import Record
+from traindoctor.record.wording import counted
 
 # Steps looked at before "never had a gradient" is said: an expert of a mixture may rest for a while, but it
 # is in the module tree and does not count here anyway.
@@ -42,6 +43,8 @@ def optimizer_holds_stale_params(record: Record) -> Outcome:
     parameter of the model is there too.
     """
     coverage = record.fact("optimizer.coverage")
+    if not coverage and (own := record.fact("optimizer.own")):
+        return by_own_updates(own)
     if not coverage:
         return without_optimizer(optimizer_holds_stale_params, record)
     if coverage["looks"] < LOOKS:
@@ -68,6 +71,25 @@ def optimizer_holds_stale_params(record: Record) -> Outcome:
         ),
         where=new["name"],
         since_step=coverage.get("since", 0),
+        grade="exact",
+    )
+
+
+def by_own_updates(own: dict[str, Any]) -> Outcome:
+    """A script that moves its weights itself: does it move those that the loss is computed with?"""
+    deserted, alone = own.get("deserted", 0), own.get("left_alone", 0)
+    if not deserted or not alone:
+        return optimizer_holds_stale_params.clear("the tensors that are moved are those in use")
+    return optimizer_holds_stale_params.finding(
+        evidence("tensors that the update goes through and no gradient goes to", deserted, 0),
+        evidence("others that the gradient goes to and nothing moves", alone, 0),
+        summary=(
+            f"The script's own update holds {counted(deserted, 'tensor')} that the loss no longer depends on; the "
+            f"{alone} in their place get a gradient and are never moved"
+        ),
+        remedy="Write new values into the tensors that are there (`p.copy_(...)` under `no_grad`), or hand the new ones "
+        "to the update.",
+        since_step=0,
         grade="exact",
     )
 
