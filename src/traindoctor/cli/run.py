@@ -326,7 +326,10 @@ def why_nothing(status: int | str) -> str:
     from traindoctor.record.secrets import redact_text
 
     if status in (0, "stopped"):
-        return "nothing was trained: the script never called backward() or optimizer.step()"
+        return (
+            "nothing was trained: the script never called backward() or optimizer.step() "
+            "(gradients that torch.func takes are not watched)"
+        )
     if isinstance(status, int):
         return f"the script ended with status {status} before training"
     said = redact_text(runner.error_said or status)
