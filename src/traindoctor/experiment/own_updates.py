@@ -95,14 +95,20 @@ class OwnUpdates:
                 self.refusal = "its weights are replaced, or kept in half precision"
                 return
             gradient = given.get(id(parameter), parameter.grad)
+            if gradient is not None and gradient.is_sparse:
+                self.refusal = "some of its gradients are sparse"
+                return
             weights.append(some_values(parameter, ENTRIES))
             still = torch.zeros_like(weights[-1])
             gradients.append(still if gradient is None else some_values(gradient, ENTRIES))
+        if len({one.device for one in weights}) > 1:
+            self.refusal = "its weights lie on several devices"
+            return
         if not weights:
             return
         self._sizes = [len(one) for one in weights]
-        self._weights.append(torch.cat([one.double() for one in weights]))
-        self._gradients.append(torch.cat([one.double() for one in gradients]))
+        self._weights.append(torch.cat(weights))
+        self._gradients.append(torch.cat(gradients))
 
     def resting(self) -> list[str]:
         """Tensors that have a gradient and were not moved, by any step that was seen."""
@@ -117,7 +123,7 @@ class OwnUpdates:
         if parameter is None:
             return False
         was = self._weights[0].split(self._sizes)[place]
-        return not torch.equal(was, some_values(parameter, ENTRIES).double())
+        return not torch.equal(was, some_values(parameter, ENTRIES).to(was))
 
     @property
     def num_tensors(self) -> int:
@@ -139,4 +145,4 @@ class OwnUpdates:
 
 
 def _on_host(rows: Sequence[Tensor]) -> Values:
-    return torch.stack(list(rows)).cpu().numpy()
+    return torch.stack(list(rows)).cpu().double().numpy()

@@ -110,7 +110,7 @@ def numbers_in(example: Any) -> Iterator[Tensor]:
         for value in example.values():
             yield from numbers_in(value)
     elif isinstance(example, Tensor):
-        yield example.detach().flatten()[:NUMBERS].double()
+        yield example.detach().flatten()[:NUMBERS].cpu().double()
     elif isinstance(example, bool | int | float | np.ndarray | np.generic):
         yield from _as_tensor(example)
     elif isinstance(example, list | tuple):
@@ -129,7 +129,7 @@ def _as_tensor(value: Any) -> Iterator[Tensor]:
 
 def place(part: int, values: Sequence[Tensor], tensor: Tensor) -> Placed | None:
     """Where every example of this part is found in the tensor's rows, each once, at the begin or the end of a row."""
-    rows = tensor.detach().reshape(len(tensor), -1)[:, : 2 * NUMBERS].double().cpu()
+    rows = tensor.detach().reshape(len(tensor), -1)[:, : 2 * NUMBERS].cpu().double()
     found = np.zeros((len(rows), len(values)), bool)
     for number, value in enumerate(values):
         length = value.numel()
