@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from traindoctor.events import Clipped, Event, StepBegin
+from traindoctor.events import BackwardEnd, Clipped, Event, StepBegin
 from traindoctor.ground.names import local
 from traindoctor.ground.torch_private import foreach_norm
 from traindoctor.probes.base import Cost, Later, parameters_of
@@ -28,7 +29,7 @@ class GradientNorm:
     name: ClassVar[str] = "gradient_norm"
     cost: ClassVar[Cost] = "cheap"
     every: ClassVar[int] = 4
-    hears: ClassVar[tuple[type, ...]] = (Clipped, StepBegin)
+    hears: ClassVar[tuple[type, ...]] = (BackwardEnd, Clipped, StepBegin)
 
     names: Names
 
@@ -37,20 +38,30 @@ class GradientNorm:
         self._total: Tensor | None = None
         self._limit = math.nan
         self._norms: tuple[list[str], Tensor, list[int]] | None = None
+        self._given: tuple[list[str], Tensor, list[int]] | None = None
+        self._stepped = False
+        """An optimizer of torch's has the gradients; else they may be what `torch.autograd.grad` gave."""
 
     def on(self, event: Event, *, due: bool) -> None:
         if isinstance(event, Clipped):
             if event.kind == "norm" and event.total_norm is not None and self._total is None:
                 self._total = torch.as_tensor(local(event.total_norm)).detach().float()
                 self._limit = event.limit
-        elif isinstance(event, StepBegin) and due and self._norms is None:
-            self._norms = gradient_norms(self.names)
+        elif isinstance(event, StepBegin):
+            self._stepped = True
+            if due and self._norms is None:
+                self._norms = gradient_norms(held_gradients(self.names))
+        elif isinstance(event, BackwardEnd) and due and not self._stepped:
+            given = zip(event.inputs or (), event.results or ())
+            self._given = gradient_norms(
+                (self.names.of(p), g) for p, g in given if self.names.has(p)
+            )
 
     def close_step(self, step: int, record: RecordWriter, *, due: bool) -> None:
         if due and self._norms is None:
-            self._norms = gradient_norms(
-                self.names
-            )  # no optimizer of torch: .grad is as backward left it
+            # No optimizer of torch: .grad is as backward left it.
+            self._norms = gradient_norms(held_gradients(self.names)) or self._given
+        self._given = None
         total, limit, norms = self._total, self._limit, self._norms
         self._total, self._limit, self._norms = None, math.nan, None
         if norms is not None:
@@ -69,9 +80,15 @@ class GradientNorm:
         self._later.collect()
 
 
-def gradient_norms(names: Names) -> tuple[list[str], Tensor, list[int]] | None:
+def held_gradients(names: Names) -> Iterator[tuple[str, Tensor | None]]:
+    return ((name, p.grad) for name, p in parameters_of(names))
+
+
+def gradient_norms(
+    gradients: Iterable[tuple[str, Tensor | None]],
+) -> tuple[list[str], Tensor, list[int]] | None:
     """(names, 2-norm of each gradient, sizes); NaN has no place in it but from the gradients themselves."""
-    rows = [(name, local(p.grad)) for name, p in parameters_of(names) if p.grad is not None]
+    rows = [(name, local(gradient)) for name, gradient in gradients if gradient is not None]
     dense = [(name, g) for name, g in rows if not g.is_sparse and g.numel()]
     if not dense:
         return None
