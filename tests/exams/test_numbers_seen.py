@@ -233,3 +233,20 @@ def test_a_normalisation_over_the_batch_is_no_mask() -> None:
     )
     assert isinstance(outcome, Clear)
     assert "a normalisation and not the mask" in outcome.by
+
+
+def test_numbers_of_a_few_places_are_no_row() -> None:
+    """Boxes that are matched with those that are wanted: four numbers each, two to an example."""
+    torch.manual_seed(0)
+    pictures, boxes = torch.randn(B, 12), torch.rand(B, 2, 3)
+    net = nn.Linear(12, 6)
+
+    def loss() -> Tensor:
+        said = net(pictures).view(B, 2, 3)
+        with torch.no_grad():
+            order = (said[..., 0] - boxes[..., 0]).abs().argsort(1)
+        return (said.gather(1, order[..., None].expand_as(said)) - boxes).abs().sum(-1).mean()
+
+    patient = patient_of(net, loss)
+    result = numbers_seen(patient)
+    assert result.outcome == "not-applicable"

@@ -59,15 +59,16 @@ def numbers_seen(patient: Patient) -> Mapping[str, Any]:
     found = [(site, held) for site, held in numbers if held is not None]
     if not found:
         raise NotApplicable("no target value appears among the model's inputs")
+    axes = [
+        (site, held, axis)
+        for site, held in found
+        for axis in range(1, held.values.ndim)
+        if held.values.shape[axis] > TRIED
+    ]
+    if not axes:
+        raise NotApplicable("the numbers of an example stand in no row")
     require_faithful(tape)
-    return {
-        "pairs": [
-            examined(structure, site, held, axis)
-            for site, held in found
-            for axis in range(1, held.values.ndim)
-            if held.values.shape[axis] > TRIED
-        ]
-    }
+    return {"pairs": [examined(structure, *one) for one in axes]}
 
 
 @dataclass(frozen=True)
