@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ def test_at_a_terminal_it_stays_until_ctrl_c(tmp_path: Path) -> None:
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(tmp_path)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # these tests may run where it is ignored
         words = command(tmp_path)
         os.execv(words[0], words)
     said = read_until(terminal, "Ctrl-C ends it")

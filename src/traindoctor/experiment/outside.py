@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from traindoctor.events import BackwardBegin, Event, ForwardBegin, StepBegin, StepEnd
-from traindoctor.ground.names import Names, local
+from traindoctor.ground.names import Names
 from traindoctor.ground.our_ref import OurRef
+from traindoctor.ground.some_values import some_values
 
 # Steps looked at: early ones for the replay from step 0, then one in so many.
 FIRST, EVERY = (1, 2, 16), 30
@@ -113,9 +114,7 @@ class OutsideChanges:
         for name, ref in self._tensors.items():
             tensor = ref()
             if tensor is not None:
-                flat = local(tensor).detach().flatten()
-                # A stride over it, as a copy: the run goes on to write to its own.
-                found[name] = flat[:: max(1, flat.numel() // ENTRIES)].clone()
+                found[name] = some_values(tensor, ENTRIES)
         return found
 
 
