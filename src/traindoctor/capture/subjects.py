@@ -15,8 +15,6 @@ from traindoctor.ground.names import unwrap
 
 # Optimizers that exams may look at, the latest.
 OPTIMIZERS_KEPT = 4
-# Nodes of a graph that are walked for its leaves; that of a large model has some tens of thousands.
-MOST_NODES = 200_000
 # A weight, its gradient, two moments.
 COPIES = 4
 
@@ -66,7 +64,7 @@ class Subjects:
             return
         self._leaves_known, names = True, self.patient.names
         if not any(True for _ in names.parameters()):
-            names.add_tensors(event.inputs or leaves_behind(event.roots, MOST_NODES))
+            names.add_tensors(event.inputs or leaves_behind(event.roots))
 
     def left_behind(self) -> bool:
         """Whether the gradients of this step, unlike those of the last one, went to no optimizer that we know."""

@@ -242,6 +242,7 @@ class Check:
         line: str | None = None,
         status: Status | None = None,
         wants: str | None = None,
+        undecided: str | None = None,
     ) -> Finding:
         """Status and confidence follow from the grade; `status` may only weaken it.
 
@@ -250,7 +251,7 @@ class Check:
         """
         law = self.law if grade == "exact" else None
         decides = law is not None or grade == "experiment"
-        undecided = None if decides or grade == "curve" else self.undecided
+        undecided = None if decides or grade == "curve" else undecided or self.undecided
         best: Status = "confirmed" if decides else "likely" if undecided else "possible"
         if status is None or STATUSES.index(status) < STATUSES.index(best):
             status = best

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from traindoctor.exams.base import exam
-from traindoctor.ground.graph_walk import nodes_behind
+from traindoctor.ground.graph_walk import MOST_NODES, nodes_behind
 
 if TYPE_CHECKING:
     from traindoctor.experiment.patient import Patient
 
 # Shapes that are told of, by the bytes they hold.
 MOST_SHAPES = 8
-# A graph that has more nodes is long enough.
-MOST_NODES = 50_000
 CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 # Where the classes of our own objects stand.
 OURS = tuple(f"traindoctor.{part}." for part in ("ground", "tape", "graph", "experiment"))
@@ -36,7 +34,7 @@ def kept_tensors(patient: Patient) -> Mapping[str, Any]:
         if id(tensor) in own:
             continue
         if tensor.grad_fn is not None and longest < MOST_NODES:
-            longest = max(longest, len(nodes_behind([tensor], MOST_NODES)))
+            longest = max(longest, len(nodes_behind([tensor])))
         nbytes = fresh_bytes(tensor, memory)
         if nbytes:
             key = (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))

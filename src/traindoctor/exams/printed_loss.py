@@ -49,9 +49,11 @@ def printed_loss(patient: Patient) -> Mapping[str, Any]:
     waited = latest[0] >= PATIENCE or (
         0 not in patient.tapes and patient.current_step >= WITHOUT_THE_FIRST
     )
-    for aside in (False, True) if waited and not optimised_later(patient) else (False,):
+    for aside in (False, True) if waited else (False,):
         for step in latest:
             try:
+                if aside and optimised_later(patient):
+                    break
                 return judge(patient.tapes[step], aside=aside)
             except (NotPossible, ReplayError) as reason:
                 reasons.append(str(reason))
@@ -121,7 +123,9 @@ def judge(tape: StepTape, *, aside: bool) -> dict[str, Any]:
 def optimised_later(patient: Patient) -> bool:
     """Some step calls backward on what an earlier one has computed (actor and critic): no loss is left aside for good."""
     tapes = patient.every_tape
-    if any(root.ref is None for tape in tapes.values() for root in tape.roots):
+    # Where the first tape was begun is no matter of the script's: a loss may have been computed before it.
+    roots_of_later = (r for step, t in tapes.items() if step > min(tapes) for r in t.roots)
+    if any(root.ref is None for root in roots_of_later):
         return True
     roots = {log.step: [float(loss) for loss in log.losses] for log in patient.logs()}
     return any(

@@ -20,8 +20,6 @@ from traindoctor.ground.some_values import some_values
 
 # Entries of one tensor. Most tensors give about so many, none more than twice as many.
 ENTRIES = 8
-# Nodes of a graph that are walked for its leaves.
-MOST_NODES = 50_000
 
 
 class OwnUpdates:
@@ -65,7 +63,7 @@ class OwnUpdates:
     def look_again(self, event: BackwardEnd) -> None:
         """Once the first steps were seen: is what the update moves still what the gradient goes to?"""
         self._resting = [name for name in self.resting() if not self._moved_since(name)]
-        leaves = event.inputs or leaves_behind(event.roots, MOST_NODES)
+        leaves = event.inputs or leaves_behind(event.roots)
         known = [ref() for ref in self._tensors.values()]
         used = {id(leaf) for leaf in leaves}
         self.deserted = sum(id(tensor) not in used for tensor in known)

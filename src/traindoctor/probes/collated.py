@@ -22,8 +22,8 @@ from traindoctor.record import RecordWriter
 
 # Fewer examples come into the same order by chance; of more the first ones tell.
 FEWEST, MOST = 4, 64
-# Numbers of a part that are compared.
-NUMBERS = 4096
+# Numbers that are compared at the begin and at the end of a part; more would tell no more examples apart.
+NUMBERS = 64
 # Parts of one example, and tensors of a batch.
 MOST_PARTS, MOST_TENSORS = 8, 8
 
@@ -110,7 +110,7 @@ def numbers_in(example: Any) -> Iterator[Tensor]:
         for value in example.values():
             yield from numbers_in(value)
     elif isinstance(example, Tensor):
-        yield example.detach().flatten()[:NUMBERS].cpu().double()
+        yield example.detach().reshape(-1)
     elif isinstance(example, bool | int | float | np.ndarray | np.generic):
         yield from _as_tensor(example)
     elif isinstance(example, list | tuple):
@@ -122,30 +122,33 @@ def numbers_in(example: Any) -> Iterator[Tensor]:
 
 
 def _as_tensor(value: Any) -> Iterator[Tensor]:
-    flat = np.asarray(value).reshape(-1)[:NUMBERS]
+    flat = np.asarray(value).reshape(-1)
     if flat.dtype.kind in "biuf":
         yield torch.from_numpy(flat.astype(np.float64))
 
 
 def place(part: int, values: Sequence[Tensor], tensor: Tensor) -> Placed | None:
     """Where every example of this part is found in the tensor's rows, each once, at the begin or the end of a row."""
-    rows = tensor.detach().reshape(len(tensor), -1)[:, : 2 * NUMBERS].cpu().double()
+    rows = tensor.detach().reshape(len(tensor), -1)
+    begins, ends = plain(rows[:, :NUMBERS]), plain(rows[:, -NUMBERS:])
+    parts = [(plain(value[:NUMBERS]), plain(value[-NUMBERS:])) for value in values]
     found = np.zeros((len(rows), len(values)), bool)
-    for number, value in enumerate(values):
-        length = value.numel()
-        if not length or length > rows.shape[1]:
+    for number, (first, last) in enumerate(parts):
+        length = len(first)
+        if not length or values[number].numel() > rows.shape[1]:
             return None
-        same = (rows[:, :length] == value).all(1) | (
-            rows[:, rows.shape[1] - length :] == value
-        ).all(1)
-        found[:, number] = same.numpy()
-    distinct = len({tuple(value.tolist()) for value in values})
+        found[:, number] = (begins[:, :length] == first).all(1) | (ends[:, -length:] == last).all(1)
+    distinct = len({(first.tobytes(), last.tobytes()) for first, last in parts})
     if distinct < 2 or not (found.any(axis=0).all() and found.any(axis=1).all()):
         return None
     # As many rows as there are examples of the same value: dealt anew, nothing else.
     if not np.array_equal(np.sort(found.sum(axis=0)), np.sort(found.sum(axis=1))):
         return None
     return Placed(part, found)
+
+
+def plain(values: Tensor) -> NDArray[np.float64]:
+    return values.cpu().double().numpy()
 
 
 def is_an_order(tensor: Tensor) -> bool:

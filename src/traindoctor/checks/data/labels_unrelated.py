@@ -59,7 +59,8 @@ def labels_unrelated(record: Record) -> Outcome:
     Sums the squared correlations between what stands in an example and its targets, and compares the sum with
     the same data after the targets were dealt to other examples. Also looks whether equal inputs have equal
     labels, and whether the loss ever leaves the entropy of the labels. For texts it is exact: targets that are
-    the next tokens of another row of the batch were shuffled apart.
+    the next tokens of another row of the batch were shuffled apart. In the first batches of a loader without workers the
+    examples that `collate_fn` was given are looked for in what it gave: all their parts must come in one order.
     ## Why it matters
     Inputs and labels that were shuffled or sorted apart cannot be learned, only memorised.
     ## How to fix
@@ -250,6 +251,7 @@ def joined_apart(record: Record) -> Outcome | None:
         remedy="In `collate_fn` sort the examples themselves, then take their parts; or apply the one order to every part.",
         since_step=0,
         grade="statistic",
+        undecided="the script may put the rows in order again after the loader",
     )
 
 

@@ -37,7 +37,7 @@ UNDER_EPS_ALONE, EPS_NEVER = 0.95, 1e-3
 def adam_settings_bad(record: Record) -> Outcome:
     """
     ## What it does
-    Reads betas and eps of each group, and how large eps is beside Adam's own denominator; settings out of the
+    Reads betas and eps of each group (of updates written by hand those that the weights move by), and how large eps is beside Adam's own denominator; settings out of the
     ordinary are tried against the usual ones (0.9, 0.999, 1e-8) on a replay from the first step.
     ## Why it matters
     Betas in reverse order average the gradient over a thousand steps and normalise it by the last ten; an eps

@@ -32,7 +32,7 @@ def optimizer_holds_stale_params(record: Record) -> Outcome:
     ## What it does
     Looks, by identity and over the whole run, for parameters of the optimizer that are in no module that is
     called and never have a gradient, while parameters of the model that do are in no optimizer: they were
-    replaced after the optimizer was built.
+    replaced after the optimizer was built. The same for scripts that move their weights themselves.
     ## Why it matters
     The new parameters never change, and nothing says so.
     ## How to fix

@@ -27,7 +27,8 @@ def params_not_in_optimizer(record: Record) -> Outcome:
     """
     ## What it does
     Compares, by identity, the parameters of the module trees that are trained with those that any optimizer
-    holds. A parameter that requires a gradient, gets one and is in no group stays at its initial value.
+    holds. A parameter that requires a gradient, gets one and is in no group stays at its initial value. Where the script
+    moves its weights itself, tensors with a gradient that it never moves are those.
     ## Why it matters
     The loss falls to a plateau: the rest of the model learns around a random head or embedding.
     ## How to fix

@@ -6,16 +6,16 @@ import random
 
 import numpy as np
 import torch
-from torch.library import custom_op
+from torch import library
 from toy import batch, finish, loss_of, seed, tiny_model
 
 
-@custom_op("field::noisy", mutates_args=())
+@library.custom_op("field::noisy", mutates_args=())
 def noisy(x: torch.Tensor) -> torch.Tensor:
     return x + 0.1 * random.random() * torch.from_numpy(np.random.randn(*x.shape)).to(x)
 
 
-@custom_op("field::averaged", mutates_args={"mean"})
+@library.custom_op("field::averaged", mutates_args={"mean"})
 def averaged(mean: torch.Tensor, x: torch.Tensor) -> None:
     mean.mul_(0.9).add_(x.mean(), alpha=0.1)
 
