@@ -23,7 +23,7 @@ from traindoctor.capture.pace import (
 )
 from traindoctor.capture.watch import Watch
 from traindoctor.checks import laws
-from traindoctor.checks.base import Check, Outcome, check, evidence
+from traindoctor.checks.base import Check, NotJudged, Outcome, check, evidence
 from traindoctor.diagnosis import consequences
 from traindoctor.doctor import Doctor, Stopped
 from traindoctor.doctor import watch as watch_block
@@ -278,6 +278,20 @@ def test_what_the_first_minute_left_over_is_not_spent_later(
     assert pace.allowance == pytest.approx(LATER_SHARE * 0.02 * 100.0)
     pace.spent += 0.3
     assert pace.allowance == pytest.approx(LATER_SHARE * 0.02 * 99.7 - 0.3, abs=0.01)
+
+
+def test_after_the_first_minute_no_exam_is_let_in_on_trust(clinic: Clinic, watch: Watch) -> None:
+    """An exam without a price is guessed from its steps: early that is enough, later it waits until that can be paid."""
+    clinic.checks(leak)
+    clinic.add("peek", 5, lambda patient: {"moved": 0.5})
+    doctor = Doctor(watch, quiet=True, exams=clinic.table)
+    watch.governor.end_step(0.1)
+    doctor._open = [NotJudged("causal-mask-leak", "untested", wants="peek")]
+    assert doctor._choose(1, 0.01) == "peek"
+    watch.governor.run_seconds = 2 * UP_FRONT_SECONDS
+    assert doctor._choose(1, 0.01) is None
+    assert doctor._choose(1, 1.0) == "peek"
+    assert doctor._choose(1, 0.01, ended=True) == "peek"
 
 
 def test_what_is_settled_costs_the_script_no_more(clinic: Clinic, watch: Watch) -> None:

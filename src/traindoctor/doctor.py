@@ -126,9 +126,10 @@ class Doctor:
     def _choose(self, completed: int, seconds: float, *, ended: bool = False) -> str | None:
         """The most wanted exam that is due and fits into the seconds."""
         agenda = self.agenda
+        lenient = seconds > 0 and (ended or self.watch.governor.early)
         prices = {wish.exam: agenda.price(wish.exam, least=ended) for wish in wanted(self._open)}
         for wish in wanted(self._open, costs=prices):
-            affordable = prices[wish.exam] <= seconds or (agenda.cheap(wish.exam) and seconds > 0)
+            affordable = prices[wish.exam] <= seconds or (lenient and agenda.cheap(wish.exam))
             if affordable and agenda.due(wish.exam, completed, ended=ended):
                 if not self.settled or self._says_more(wish, ended=ended):
                     return wish.exam

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traindoctor.capture.budget import CAP_STEPS, Governor
+from traindoctor.capture.attention import LONGEST, Attention
+from traindoctor.capture.budget import CAP_STEPS, PAID_BACK, UP_FRONT_SECONDS, Governor
 
 WISHES = {"norms": 4, "weights": 10, "updates": 50}
 
@@ -189,3 +190,72 @@ def test_a_debt_does_not_end_all_measuring_where_listening_is_dear() -> None:
         governor.end_step(0.4)
     assert calls > 10
     assert spent <= 0.005 * 400 * 0.4
+
+
+@given(
+    step=st.floats(0.01, 0.4),
+    pulse=st.floats(1e-3, 4e-3),
+    extra=st.floats(5e-3, 2e-2),
+    burst=st.floats(0.02, 0.3),
+    early=st.floats(0.5, 6.0),
+)
+@settings(max_examples=60, deadline=None)
+def test_after_the_first_minute_all_together_keep_to_what_is_left(
+    step: float, pulse: float, extra: float, burst: float, early: float
+) -> None:
+    """Listening that costs more than its medians say, tapes, tests: what was too much is made up for by silence."""
+    governor, attention, draw = Governor(0.02), Attention(), random.Random(0)
+    while governor.early:
+        governor.end_step(step)
+    governor.spent, governor.ahead = early, early
+    spent = dearest = 0.0
+    steps, silent = int(4 * UP_FRONT_SECONDS / step), 0
+    for number in range(attention.first, attention.first + steps):
+        silent += 1
+        if not attention.heard(number):
+            continue
+        cost = pulse + (extra if attention.attentive(number) else 0.0)
+        attention.end_step(number, cost, governor.earnings(step), early=False)
+        cost *= draw.choice([1.0, 1.0, 1.0, 6.0])  # a preempted call
+        if draw.random() < 0.02:
+            governor.owe(burst)
+            spent += burst
+        governor.pay(cost)
+        governor.end_step(step, silent)
+        attention.wait(number, governor.overdrawn)
+        spent, silent, dearest = spent + cost, 0, max(dearest, cost + burst)
+    allowed = (1 - PAID_BACK) * governor.earnings(step) * steps
+    # The longest silence bounds what one look may have to be waited for.
+    least = (pulse + extra) * 2.25 + 0.02 * burst
+    assert spent <= max(allowed, least * steps / LONGEST) * 1.1 + 2 * dearest
+
+
+def test_what_the_first_minute_spent_ahead_is_paid_back() -> None:
+    governor = Governor(0.02)
+    governor.pay(2.0)
+    while governor.early:
+        governor.end_step(0.1)
+    assert governor.ahead == pytest.approx(2.0 - governor.earned)
+    assert (governor.left, governor.overdrawn) == (0.0, 0.0)
+    before = governor.ahead
+    for _ in range(100):
+        governor.end_step(0.1)
+        governor.pay((1 - PAID_BACK) * 0.02 * 0.1)
+    assert before - governor.ahead == pytest.approx(PAID_BACK * 0.02 * 0.1 * 100)
+    assert governor.overdrawn == pytest.approx(0.0, abs=1e-6)
+
+
+def test_nothing_is_measured_while_more_was_spent_than_earned() -> None:
+    governor = Governor(0.02)
+    governor.add("norms", 1)
+    governor.ran("norms", 0, 1e-4)
+    governor.ran("norms", 1, 1e-4)
+    while governor.early:
+        governor.end_step(0.1)
+    assert "norms" in governor.choose(700)
+    governor.owe(0.15)
+    assert governor.overdrawn == pytest.approx(100, rel=0.01)
+    assert governor.choose(701) == set()
+    for _ in range(101):
+        governor.end_step(0.1)
+    assert "norms" in governor.choose(802)

@@ -60,6 +60,12 @@ class Attention:
         if step + 1 >= self.first:
             self._decide(SHARE * earned, LONGEST_SILENCE if early else LONGEST_LATER)
 
+    def wait(self, step: int, steps: float) -> None:
+        """More was spent than earned, by whomever: so many steps will bring it in, and until then silence is longer."""
+        while step + 1 >= self.first and self.pulse < min(steps, LONGEST):
+            self.pulse *= 2
+        self.stride = max(self.stride, self.pulse)
+
     def begin_stage(self, step: int) -> None:
         """A new optimizer takes its first step: what it trains is looked at anew. Scripts that make one after the other are
         followed closely at distances that double."""

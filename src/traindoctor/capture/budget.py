@@ -25,6 +25,8 @@ ADVANCE_SECONDS = 25.0
 UP_FRONT_SECONDS = 60.0
 # Part of the earnings that pays debts back, when listening is paid: 25 seconds' worth is given back after 50 to 100 more.
 REPAID = 0.5
+# After the first minute this part of what is earned pays back what was spent ahead; the rest is all that may be spent.
+PAID_BACK = 0.25
 # A measurement that has waited so many times its wish is saved for: what is less overdue waits with it.
 PATIENT = 3.0
 # The first call of a measurement costs about so many times what later ones cost.
@@ -77,6 +79,10 @@ class Governor:
         """By probes and listening, and by others: all told."""
         self.run_seconds = self.earned = 0.0
         """The script's own time, and what all of it may cost."""
+        self.ahead = 0.0
+        """What the first minute spent before it was earned, and is not paid back yet."""
+        self.left = 0.0
+        """Of what was earned after the first minute; under 0 where listening, measurements or tests took more."""
         self.parts: dict[str, Part] = {}
         self.step_seconds = 0.0
         """Seconds of an ordinary step, 0 before the first one."""
@@ -109,6 +115,12 @@ class Governor:
         return self.run_seconds < UP_FRONT_SECONDS
 
     @property
+    def overdrawn(self) -> float:
+        """Steps after which what was spent too much since the first minute is earned."""
+        earned = (1 - PAID_BACK) * self.earnings(self.step_seconds)
+        return -self.left / earned if self.left < 0 and earned else 0.0
+
+    @property
     def up_front(self) -> float:
         """What may be spent now, of what a minute earns, or of what was earned since."""
         return max(self.budget * UP_FRONT_SECONDS, self.earned)
@@ -124,6 +136,8 @@ class Governor:
             return self._chosen[1]  # several ask for the same step
         chosen: set[str] = set()
         left = self.credit + self.advance
+        if self.overdrawn:
+            left = 0.0
         if left <= 0.0 and (not self.can_lend or all(p.calls for p in self.parts.values())):
             self._chosen = (step, chosen)
             return chosen
@@ -149,6 +163,7 @@ class Governor:
     def pay(self, seconds: float) -> None:
         """From what was earned; the rest is lent."""
         self.spent += seconds
+        self._take(seconds)
         self._paid += seconds
         self._chosen = None
         lent = max(0.0, seconds - self.credit)
@@ -160,6 +175,11 @@ class Governor:
         """Spent by others (the doctor) on the same budget: paid back before more is measured than half of what is earned."""
         self.debt += seconds
         self.owed += seconds
+        self._take(seconds)
+
+    def _take(self, seconds: float) -> None:
+        if not self.early:
+            self.left -= seconds
 
     def end_step(self, seconds: float, steps: int = 1) -> None:
         """A step of the script (or so many of them) took so long, ours not counted."""
@@ -171,9 +191,15 @@ class Governor:
         self._steps.append(seconds)
         self.step_seconds = median(self._steps)
         self._chosen = None
-        self.run_seconds += seconds * steps
         earned = self.earnings(seconds) * steps
         self.earned += earned
+        if not self.early:
+            back = min(self.ahead, PAID_BACK * earned)
+            self.ahead -= back
+            self.left = min(self.cap, self.left + earned - back)
+        self.run_seconds += seconds * steps
+        if self.run_seconds - seconds * steps < UP_FRONT_SECONDS <= self.run_seconds:
+            self.ahead = max(0.0, self.spent + self.owed - self.earned)
         # Listening comes first: were debts paid from what it needs, nothing would ever be measured again.
         listening = max(0.0, self._paid - self._measured)
         self._paid = self._measured = 0.0

@@ -15,6 +15,9 @@ from traindoctor.record import RecordWriter
 
 # Later snapshots are paid for like any other measurement.
 PART, EVERY = "snapshot", 30
+# After the first minute a snapshot is taken when the last one, with all steps that were heard for it, has cost this part
+# of what was earned since.
+LATER_SHARE = 0.25
 
 
 class Keeping:
@@ -27,12 +30,14 @@ class Keeping:
         self.governor = governor
         self._fault = fault
         self._seconds = 0.0
+        self._whole = self._earned_before = 0.0
+        """What the latest snapshot and the steps after it cost in all, and what had been earned when it was taken."""
         self._asked: int | None = 0
         """Tapes when it was last asked whether variables are needed; None: it is known."""
         self.keeper: Keeper | None = Keeper(patient.names)
         patient.snapshot = self.keeper
         governor.add(PART, EVERY)
-        self.keeper.allowed = lambda step: PART in governor.choose(step)
+        self.keeper.allowed = lambda step: self._afforded and PART in governor.choose(step)
         self.keeper.nobody_steps = lambda: not len(hub.optimizers)
 
     def on(self, event: Event, step: int) -> None:
@@ -53,7 +58,8 @@ class Keeping:
             if self.keeper.recent is not kept:
                 # The copy, and all the batches that were kept for the one before.
                 self.governor.ran(PART, step, self._seconds)
-                self._seconds = 0.0
+                self._seconds = self._whole = 0.0
+                self._earned_before = self.governor.earned
         except Exception as error:  # the same border as for probes
             self._fault("snapshot", error)
             self.keeper = self.patient.snapshot = None
@@ -61,6 +67,15 @@ class Keeping:
     def wants(self, step: int) -> bool:
         """Whether everything of this step must be heard."""
         return self.keeper is not None and self.keeper.wants(step)
+
+    def heard(self, seconds: float) -> None:
+        """A step was heard for its batch alone, and cost so much."""
+        self._whole += seconds
+
+    @property
+    def _afforded(self) -> bool:
+        earned = self.governor.earned - self._earned_before
+        return self.governor.early or self._whole <= LATER_SHARE * earned
 
     def _ask(self, keeper: Keeper) -> None:
         """A new tape, and the batch of its step: does it need what only a variable holds?"""

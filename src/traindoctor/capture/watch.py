@@ -342,6 +342,8 @@ class Watch:
         writer.scalar("self.seconds", step, own + self.listener_seconds)
         self.listener_seconds = 0.0
         self.governor.pay(own)
+        if self.keeping is not None and self.keeping.wants(step) and not self.attention.heard(step):
+            self.keeping.heard(own - measured)
         self.governor.end_step(max(0.0, now - self._step_began - own), 1 + self._slept)
         if hub.attentive == attentive:
             silence = taps_asleep / self._slept if self._slept else 0.0
@@ -349,6 +351,7 @@ class Watch:
             listening = max(0.0, own - measured - taps_asleep)
             left = max(0.0, earned - silence)
             self.attention.end_step(step, listening, left, early=self.governor.early)
+        self.attention.wait(step, self.governor.overdrawn)
         reserve = self.attention.reserve(self.step)
         if self.taping is not None:
             reserve += self.taping.reserve(self.step)

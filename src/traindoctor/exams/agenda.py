@@ -97,7 +97,7 @@ class Agenda:
         return max(guess, self._refusals.get(name, 0.0))
 
     def cheap(self, name: str) -> bool:
-        """Let in while anything is left: the first steps are slow and would price it too high."""
+        """Let in while anything is left of the first minute's budget: its steps are slow and would price it too high."""
         exam = self.load(name)
         return exam is not None and name not in self.prices and float(exam.cost) <= CHEAP_STEPS
 
