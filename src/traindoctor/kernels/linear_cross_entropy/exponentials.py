@@ -13,7 +13,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from traindoctor.kernels.cross_entropy.layout import power_of_2
-from traindoctor.kernels.cross_entropy.rows import multiprocessors
+from traindoctor.kernels.cross_entropy.workspace import multiprocessors
 from traindoctor.kernels.device import fused_linear
 from traindoctor.kernels.launch import INTERPRETED, launch
 from traindoctor.kernels.linear_cross_entropy.products import mm
