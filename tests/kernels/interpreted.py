@@ -265,7 +265,7 @@ def small_tiles(monkeypatch) -> None:
     """Several chunks and several tiles at a size the interpreter can bear."""
     if DEVICE == "cpu":
         tiles = exponentials.Tiles(rows=16, classes=32, width=16)
-        monkeypatch.setattr(fused, "tiles_for", lambda _: tiles)
+        monkeypatch.setattr(fused, "TILES", tiles)
     monkeypatch.setattr(fused, "SMALLEST_CHUNK", 0)
     monkeypatch.setattr(fused, "CHUNK_PER_WEIGHT", 0)
     monkeypatch.setattr(fused, "ROW_TILE", 16)
@@ -276,7 +276,7 @@ def small_tiles(monkeypatch) -> None:
     ("dtype", "scale", "options"),
     [
         (torch.bfloat16, 1.0, {}),
-        (torch.bfloat16, 60.0, {"z_loss": 1e-3}),  # rows far from their sample: `repair`
+        (torch.bfloat16, 60.0, {"z_loss": 1e-3}),  # rows far from their sample: `_repair`
         (torch.bfloat16, 1.0, {"reduction": "none"}),
         (torch.bfloat16, 1.0, {"label_smoothing": 0.1}),
         (torch.float32, 1.0, {}),
@@ -342,7 +342,7 @@ def test_linear_forward_alone(monkeypatch) -> None:
     targets = torch.randint(33, (5,), device=DEVICE)
     if DEVICE == "cpu":
         tiles = exponentials.Tiles(rows=16, classes=32, width=16)
-        monkeypatch.setattr(fused, "tiles_for", lambda _: tiles)
+        monkeypatch.setattr(fused, "TILES", tiles)
     loss = linear_cross_entropy(hidden, weight, targets, impl="triton")
     true = F.cross_entropy(hidden.double() @ weight.double().T, targets)
     assert relative(loss, true) < 1e-6
