@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import statistics
 import sys
@@ -269,10 +270,17 @@ def sweep() -> None:
                 if parts > layout.MOST_PARTS:
                     continue
                 block = layout.power_of_2(-(-V // parts))
-                for num_warps in (4, 8, 16):
+                for num_warps, row_to_row in itertools.product((4, 8, 16), (False, True)):
                     if block // num_warps > 2048 or block // num_warps < 512:
                         continue
-                    cut = layout.Plan(parts=parts, block=block, num_warps=num_warps)
+                    if row_to_row and dtype != torch.bfloat16:
+                        continue
+                    cut = layout.Plan(
+                        parts=parts,
+                        block=block,
+                        num_warps=num_warps,
+                        resident=layout.RESIDENT_WARPS // num_warps if row_to_row else 0,
+                    )
                     loss = kernel.LossKernel(
                         logits,
                         targets,

@@ -17,6 +17,8 @@ from kernels.sure_rows import LEADS, sure_products, sure_rows, truth, units_off,
 from traindoctor import cross_entropy, linear_cross_entropy
 from traindoctor.kernels.cross_entropy import layout
 from traindoctor.kernels.cross_entropy import rows as row_launches
+from traindoctor.kernels.device import totals
+from traindoctor.kernels.launch import launch
 
 # Masks are -inf and rows of them NaN by design; the interpreter's numpy warns of each.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -53,14 +55,16 @@ def nothing_decided_yet(monkeypatch) -> None:
     row_launches.rows.cache_clear()
 
 
-@pytest.fixture(params=["small", "held", "streamed"])
+@pytest.fixture(params=["small", "held", "streamed", "row to row"])
 def path(request, monkeypatch) -> str:
     """Each way through the kernels, at a size the interpreter can bear."""
     if request.param != "small":
         held = request.param == "held"
         cut = layout.Plan(parts=1, block=256 if held else 64, num_warps=4, held=held)
+        if request.param == "row to row":
+            cut = layout.Plan(parts=1, block=256, num_warps=4, resident=2)
         monkeypatch.setattr(row_launches, "SMALL", 15)
-        monkeypatch.setattr(layout, "plan", lambda *_: cut)
+        monkeypatch.setattr(layout, "plan", lambda *_, **__: cut)
     return request.param
 
 
@@ -149,6 +153,18 @@ def test_shifted_rows_are_read_where_they_lie(path) -> None:
     assert relative(found[1].reshape(-1, 51), true[1]) < 1e-6
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_at_odd_addresses(path, early, dtype) -> None:
+    logits, targets = make(6, 61, dtype)
+    odd = logits[:, 1:]
+    assert odd.data_ptr() % 16
+    targets = (targets - 1).clamp_min(0)
+    found = loss_and_gradient(cross_entropy, odd, targets, impl="triton")
+    true = loss_and_gradient(F.cross_entropy, odd.double(), targets)
+    assert relative(found[0], true[0]) < 2e-7
+    assert relative(found[1], true[1]) < (1e-6 if dtype == torch.float32 else BFLOAT16)
+
+
 def test_sure_rows_offsets_and_masked_vocabulary(path) -> None:
     logits, targets = make(5, 130)
     logits[0, 0] += 25
@@ -220,12 +236,36 @@ def test_two_runs_give_the_same_bits(path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, second))
 
 
+@pytest.mark.parametrize("ignored", [0, 0.4, 1])
+def test_rows_that_count_come_first(ignored) -> None:
+    """By several programs, each of which knows nothing of the others; the last has less to place."""
+    N, length = 2500, 700
+    targets = torch.randint(50, (N,), generator=torch.Generator().manual_seed(3))
+    targets[torch.rand(N, generator=torch.Generator().manual_seed(4)) < ignored] = -100
+    targets = targets.to(DEVICE)
+    order = torch.full((N,), -1, dtype=torch.int32, device=DEVICE)
+    num_valid = torch.full((), -1, dtype=torch.float64, device=DEVICE)
+    words = torch.full((1500,), 7, dtype=torch.int64, device=DEVICE)
+    launch(
+        totals.valid_first,
+        4,
+        (targets, order, num_valid, words),
+        (N, length, len(words) - 1, -100),
+        (256,),
+        num_warps=4,
+    )
+    assert num_valid == (targets != -100).sum()
+    assert torch.equal(order.long(), (targets == -100).int().argsort(stable=True))
+    assert not words[:-1].any()
+    assert words[-1] == 7
+
+
 @pytest.fixture
 def small_tiles(monkeypatch) -> None:
     """Several chunks and several tiles at a size the interpreter can bear."""
     if DEVICE == "cpu":
         tiles = exponentials.Tiles(rows=16, classes=32, width=16)
-        monkeypatch.setattr(fused, "tiles_for", lambda _: tiles)
+        monkeypatch.setattr(fused, "TILES", tiles)
     monkeypatch.setattr(fused, "SMALLEST_CHUNK", 0)
     monkeypatch.setattr(fused, "CHUNK_PER_WEIGHT", 0)
     monkeypatch.setattr(fused, "ROW_TILE", 16)
@@ -236,7 +276,7 @@ def small_tiles(monkeypatch) -> None:
     ("dtype", "scale", "options"),
     [
         (torch.bfloat16, 1.0, {}),
-        (torch.bfloat16, 60.0, {"z_loss": 1e-3}),  # rows far from their sample: `repair`
+        (torch.bfloat16, 60.0, {"z_loss": 1e-3}),  # rows far from their sample: `_repair`
         (torch.bfloat16, 1.0, {"reduction": "none"}),
         (torch.bfloat16, 1.0, {"label_smoothing": 0.1}),
         (torch.float32, 1.0, {}),
@@ -302,7 +342,7 @@ def test_linear_forward_alone(monkeypatch) -> None:
     targets = torch.randint(33, (5,), device=DEVICE)
     if DEVICE == "cpu":
         tiles = exponentials.Tiles(rows=16, classes=32, width=16)
-        monkeypatch.setattr(fused, "tiles_for", lambda _: tiles)
+        monkeypatch.setattr(fused, "TILES", tiles)
     loss = linear_cross_entropy(hidden, weight, targets, impl="triton")
     true = F.cross_entropy(hidden.double() @ weight.double().T, targets)
     assert relative(loss, true) < 1e-6

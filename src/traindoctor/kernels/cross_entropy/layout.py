@@ -21,24 +21,31 @@ class Plan:
     num_warps: int
     held: bool = True
     """the part stays in registers between the sum and the gradient"""
+    resident: int = 0
+    """programs on a multiprocessor that go from row to row; 0: each has one part of one row"""
 
 
 # Programs that share a row wait for one another, so all of them must find room on the GPU at once:
 # at most one for each multiprocessor, of which each takes several.
 MOST_PARTS = 64
+# What a multiprocessor has room for: so many warps that go from row to row, with so many registers a thread.
+RESIDENT_WARPS = 20
+REGISTERS = 96
 
 
 @cache
-def plan(V: int, element_size: int, multiprocessors: int) -> Plan:
-    """Parts of 4096 elements, 8192 in float32, by 4 warps: see benchmarks/cross_entropy.py --sweep."""
-    block, num_warps = (8192, 4) if element_size == 4 else (4096, 4)
+def plan(V: int, element_size: int, multiprocessors: int, *, row_to_row: bool = False) -> Plan:
+    """Parts of 16 or 32 kB for 4 warps: see benchmarks/cross_entropy.py --sweep."""
+    block, num_warps = (8192, 4) if element_size == 4 or row_to_row else (4096, 4)
     most = min(MOST_PARTS, multiprocessors)
     while -(-V // block) > most and block < 32768:
         block, num_warps = 2 * block, 2 * num_warps
     parts = -(-V // block)
     if parts > most:
         return Plan(parts=1, block=4096, num_warps=4, held=False)
-    return Plan(parts=parts, block=power_of_2(-(-V // parts)), num_warps=num_warps)
+    block = power_of_2(-(-V // parts))
+    resident = RESIDENT_WARPS // num_warps if row_to_row else 0
+    return Plan(parts=parts, block=block, num_warps=num_warps, resident=resident)
 
 
 def power_of_2(n: int) -> int:

@@ -64,10 +64,10 @@ def gradient_terms(x_t, m, S, ACCURATE: tl.constexpr):
         S = S.to(tl.float64)
         shrink = tl.exp(-tl.abs(lead))
     else:
-        lead = x_t - m
+        exact = x_t.to(tl.float64) - m.to(tl.float64)
+        lead = exact.to(tl.float32)
         S = S.to(tl.float32)
-        back = lead - x_t
-        rest = (x_t - (lead - back)) - (m + back)  # what the subtraction lost
+        rest = (exact - lead.to(tl.float64)).to(tl.float32)
         rest = tl.where(tl.abs(lead) < float("inf"), rest, 0.0)
         shrink = exp_below_0(-tl.abs(lead), True) * (1.0 - tl.where(lead >= 0, rest, -rest))
     leads = lead >= 0
@@ -78,7 +78,7 @@ def gradient_terms(x_t, m, S, ACCURATE: tl.constexpr):
     total = others + at_target
     inverse = 1.0 / total
     factor = tl.where(leads, shrink, 1.0) * inverse
-    lse = tl.maximum(x_t, m) + tl.log(total.to(tl.float32))
+    lse = tl.maximum(x_t, m.to(tl.float32)) + tl.log(total.to(tl.float32))
     return factor, at_target * inverse, -others * inverse, lse
 
 

@@ -13,7 +13,7 @@ Once F is known `exp_logits` can also write F * E itself (SCALED), for classes t
 
 Exponents are kept in powers of 2: E = 2^(x * LOG2_E - c2), one multiply-add and one instruction of the
 device for each logit. c is then c2 / LOG2_E by definition, with the same rounded constant.
-Rows lie in an order in which the ignored ones come last (`valid_first`), so that whole tiles of them
+Rows lie in an order in which the ignored ones come last (`totals.valid_first`), so that whole tiles of them
 are zeros and cost no product.
 """
 
@@ -24,7 +24,7 @@ import triton.language as tl
 
 from traindoctor.kernels.device.arithmetic import terms
 
-# A row whose sum exceeds this (a logit 60 nats above c) is done again by `repair`.
+# A row whose sum exceeds this (a logit 60 nats above c) is done again by `_repair`.
 LARGEST_SUM = tl.constexpr(1e26)
 LOG2_E = tl.constexpr(1.4426950216293335)  # as float32 has it
 
@@ -37,27 +37,6 @@ def _exp2(x, INTERPRETED: tl.constexpr):
     return tl.inline_asm_elementwise(
         "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
     )
-
-
-@triton.jit
-def valid_first(targets, order, num_valid, N, ignore_index, BLOCK: tl.constexpr):
-    """order (N,): the rows that count, then the ignored ones, each in their own order. One program."""
-    found = tl.zeros((BLOCK,), tl.int32)
-    for start in range(0, N, BLOCK):
-        rows = start + tl.arange(0, BLOCK)
-        target = tl.load(targets + rows, mask=rows < N, other=ignore_index)
-        found += (target != ignore_index).to(tl.int32)
-    total = tl.sum(found, 0)
-    tl.store(num_valid, total)
-    valid_before = tl.full((), 0, tl.int32)
-    for start in range(0, N, BLOCK):
-        rows = start + tl.arange(0, BLOCK)
-        target = tl.load(targets + rows, mask=rows < N, other=ignore_index)
-        counts = (target != ignore_index).to(tl.int32)
-        rank = valid_before + tl.cumsum(counts, 0)
-        place = tl.where(counts != 0, rank - 1, total + rows - rank)
-        tl.store(order + place, rows.to(tl.int64), mask=rows < N)
-        valid_before += tl.sum(counts, 0)
 
 
 @triton.jit
@@ -196,7 +175,84 @@ def _finish(x_t, c2, S, weight, z_loss):
 
 
 @triton.jit
+def _logits_block(hidden, weight, bias, row, cols, V, D, BLOCK_D: tl.constexpr, BIAS: tl.constexpr):
+    x = tl.zeros(cols.shape, tl.float32)
+    for first in range(0, D, BLOCK_D):
+        at = first + tl.arange(0, BLOCK_D)
+        h = tl.load(hidden + row * D + at, mask=at < D, other=0.0).to(tl.float32)
+        where = cols.to(tl.int64)[:, None] * D + at[None, :]
+        inside = (cols < V)[:, None] & (at < D)[None, :]
+        w = tl.load(weight + where, mask=inside, other=0.0).to(tl.float32)
+        x += tl.sum(w * h[None, :], 1)
+    if BIAS:
+        x += tl.load(bias + cols, mask=cols < V, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit
+def _repair(
+    row,
+    hidden,
+    weight,
+    bias,
+    targets,
+    target_logits,
+    reference,
+    weights,
+    losses,
+    factors,
+    target_gradients,
+    exponentials,
+    first,
+    V,
+    D,
+    columns,
+    z_loss,
+    BLOCK_V: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    STORE: tl.constexpr,
+    BIAS: tl.constexpr,
+):
+    """A row whose c was too small, from its own product and its true maximum."""
+    row = row.to(tl.int64)
+    place = first + row
+    target = tl.load(targets + place)
+    x_t = tl.load(target_logits + place)
+    m = tl.full((), float("-inf"), tl.float32)
+    S = tl.full((), 0.0, tl.float64)
+    for start in range(0, V, BLOCK_V):
+        cols = start + tl.arange(0, BLOCK_V)
+        x = _logits_block(hidden, weight, bias, row, cols, V, D, BLOCK_D, BIAS)
+        x = tl.where((cols < V) & (cols != target), x, float("-inf"))
+        new = tl.maximum(m, tl.max(x, 0))
+        shift = tl.where(new == float("-inf"), 0.0, new)
+        S = S * tl.exp(m - shift).to(tl.float64) + tl.sum(tl.exp(x - shift), 0).to(tl.float64)
+        m = new
+    c2 = tl.maximum(m, x_t) * LOG2_E
+    S = S * tl.exp(m.to(tl.float64) - c2.to(tl.float64) / LOG2_E)
+    weight_of_row = tl.full((), 0.0, tl.float64)
+    if STORE:
+        weight_of_row = tl.load(weights + place).to(tl.float64)
+    loss, factor, at_target = _finish(x_t, c2, S, weight_of_row, z_loss)
+    tl.store(losses + place, loss)
+    if STORE:
+        tl.store(factors + place, factor.to(tl.float32))
+        tl.store(reference + place, c2)
+        tl.store(target_gradients + place, (at_target * factor).to(tl.float32))
+        for start in range(0, columns, BLOCK_V):
+            cols = start + tl.arange(0, BLOCK_V)
+            x = _logits_block(hidden, weight, bias, row, cols, V, D, BLOCK_D, BIAS)
+            e = tl.where(cols < V, tl.exp2(tl.fma(x, LOG2_E, -c2)), 0.0)
+            e = tl.where(cols == target, at_target.to(tl.float32), e)
+            at = exponentials + row * columns + cols
+            tl.store(at, e.to(tl.bfloat16), mask=cols < columns)
+
+
+@triton.jit
 def finish_rows(
+    hidden,
+    weight,
+    bias,
     target_logits,
     reference,
     sums,
@@ -206,19 +262,22 @@ def finish_rows(
     factors,
     target_gradients,
     exponentials,
-    broken,
     first,
     n,
     V,
+    D,
     columns,
     column_tiles,
     ignore_index,
     z_loss,
     ROWS: tl.constexpr,
     TILES: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_D: tl.constexpr,
     STORE: tl.constexpr,
+    BIAS: tl.constexpr,
 ):
-    """From the tiles' sums to losses, factors and target gradients; marks rows whose c was too small."""
+    """From the tiles' sums to losses, factors and target gradients; rows whose c was too small are made again."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     present = rows < n
     S = tl.zeros((ROWS,), tl.float64)
@@ -232,12 +291,11 @@ def finish_rows(
     counts = target != ignore_index
     x_t = tl.load(target_logits + places, mask=present, other=0.0)
     c2 = tl.load(reference + places, mask=present, other=0.0)
-    weight = tl.full((ROWS,), 0.0, tl.float64)
+    of_rows = tl.full((ROWS,), 0.0, tl.float64)
     if STORE:
-        weight = tl.load(weights + places, mask=present, other=0.0).to(tl.float64)
-    loss, factor, at_target = _finish(x_t, c2, S, weight, z_loss)
+        of_rows = tl.load(weights + places, mask=present, other=0.0).to(tl.float64)
+    loss, factor, at_target = _finish(x_t, c2, S, of_rows, z_loss)
     tl.store(losses + places, tl.where(counts, loss, 0.0), mask=present)
-    tl.store(broken + rows, (counts & (S > LARGEST_SUM)).to(tl.int8), mask=present)
     if STORE:
         factor = tl.where(counts, factor, 0.0)
         tl.store(factors + places, factor.to(tl.float32), mask=present)
@@ -245,6 +303,35 @@ def finish_rows(
         at = rows.to(tl.int64) * columns + target
         tl.store(exponentials + at, at_target.to(tl.float32).to(tl.bfloat16), mask=known)
         tl.store(target_gradients + places, (at_target * factor).to(tl.float32), mask=present)
+    broken = (counts & (S > LARGEST_SUM)).to(tl.int32)
+    if tl.max(broken, 0) != 0:
+        # what every thread has written of these rows is written over
+        tl.debug_barrier()
+        for index in range(ROWS):
+            if tl.max(tl.where(tl.arange(0, ROWS) == index, broken, 0), 0) != 0:
+                _repair(
+                    tl.program_id(0) * ROWS + index,
+                    hidden,
+                    weight,
+                    bias,
+                    targets,
+                    target_logits,
+                    reference,
+                    weights,
+                    losses,
+                    factors,
+                    target_gradients,
+                    exponentials,
+                    first,
+                    V,
+                    D,
+                    columns,
+                    z_loss,
+                    BLOCK_V,
+                    BLOCK_D,
+                    STORE,
+                    BIAS,
+                )
 
 
 @triton.jit
@@ -266,96 +353,44 @@ def scale_rows(
     factors,
     order,
     gradient,
+    exponentials,
+    weight,
+    all_hidden,
+    next_hidden,
     first,
+    n,
+    next_n,
     D,
+    columns,
+    multiplied,
     BLOCK: tl.constexpr,
     SCATTER: tl.constexpr,
     SCALE: tl.constexpr,
+    TAIL: tl.constexpr,
+    GATHER: tl.constexpr,
 ):
-    """With the factors of the rows from `first` on: gradient[order] = factor * product, and hidden *= factor."""
+    """With the factors of the n rows from `first` on: gradient[order] = factor * product, and hidden *= factor.
+
+    The first `multiplied` classes are in the product, the last TAIL are added to it here. And
+    next_hidden is made of the rows that follow.
+    """
     row = tl.program_id(0).to(tl.int64)
     factor = tl.load(factors + first + row)
     for start in range(0, D, BLOCK):
         at = start + tl.arange(0, BLOCK)
+        inside = at < D
         if SCATTER:
-            value = tl.load(product + row * D + at, mask=at < D, other=0.0) * factor
+            value = tl.load(product + row * D + at, mask=inside, other=0.0)
+            for j in tl.static_range(TAIL):
+                e = tl.load(exponentials + row * columns + multiplied + j).to(tl.float32)
+                of_class = weight + (multiplied + j).to(tl.int64) * D
+                value += e * tl.load(of_class + at, mask=inside, other=0.0).to(tl.float32)
             to = gradient + tl.load(order + first + row) * D + at
-            tl.store(to, value.to(gradient.dtype.element_ty), mask=at < D)
+            tl.store(to, (value * factor).to(gradient.dtype.element_ty), mask=inside)
         if SCALE:
-            h = tl.load(hidden + row * D + at, mask=at < D, other=0.0).to(tl.float32) * factor
-            tl.store(hidden + row * D + at, h.to(hidden.dtype.element_ty), mask=at < D)
-
-
-@triton.jit
-def _logits_block(hidden, weight, bias, row, cols, V, D, BLOCK_D: tl.constexpr, BIAS: tl.constexpr):
-    x = tl.zeros(cols.shape, tl.float32)
-    for first in range(0, D, BLOCK_D):
-        at = first + tl.arange(0, BLOCK_D)
-        h = tl.load(hidden + row * D + at, mask=at < D, other=0.0).to(tl.float32)
-        where = cols.to(tl.int64)[:, None] * D + at[None, :]
-        inside = (cols < V)[:, None] & (at < D)[None, :]
-        w = tl.load(weight + where, mask=inside, other=0.0).to(tl.float32)
-        x += tl.sum(w * h[None, :], 1)
-    if BIAS:
-        x += tl.load(bias + cols, mask=cols < V, other=0.0).to(tl.float32)
-    return x
-
-
-@triton.jit
-def repair(
-    hidden,
-    weight,
-    bias,
-    targets,
-    target_logits,
-    reference,
-    weights,
-    losses,
-    factors,
-    target_gradients,
-    exponentials,
-    broken,
-    first,
-    V,
-    D,
-    columns,
-    z_loss,
-    BLOCK_V: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    STORE: tl.constexpr,
-    BIAS: tl.constexpr,
-):
-    """Rows that `finish_rows` marked, from their own products and their true maximum; else nothing."""
-    row = tl.program_id(0).to(tl.int64)
-    place = first + row
-    if tl.load(broken + row) != 0:
-        target = tl.load(targets + place)
-        x_t = tl.load(target_logits + place)
-        m = tl.full((), float("-inf"), tl.float32)
-        S = tl.full((), 0.0, tl.float64)
-        for start in range(0, V, BLOCK_V):
-            cols = start + tl.arange(0, BLOCK_V)
-            x = _logits_block(hidden, weight, bias, row, cols, V, D, BLOCK_D, BIAS)
-            x = tl.where((cols < V) & (cols != target), x, float("-inf"))
-            new = tl.maximum(m, tl.max(x, 0))
-            shift = tl.where(new == float("-inf"), 0.0, new)
-            S = S * tl.exp(m - shift).to(tl.float64) + tl.sum(tl.exp(x - shift), 0).to(tl.float64)
-            m = new
-        c2 = tl.maximum(m, x_t) * LOG2_E
-        S = S * tl.exp(m.to(tl.float64) - c2.to(tl.float64) / LOG2_E)
-        weight_of_row = tl.full((), 0.0, tl.float64)
-        if STORE:
-            weight_of_row = tl.load(weights + place).to(tl.float64)
-        loss, factor, at_target = _finish(x_t, c2, S, weight_of_row, z_loss)
-        tl.store(losses + place, loss)
-        if STORE:
-            tl.store(factors + place, factor.to(tl.float32))
-            tl.store(reference + place, c2)
-            tl.store(target_gradients + place, (at_target * factor).to(tl.float32))
-            for start in range(0, columns, BLOCK_V):
-                cols = start + tl.arange(0, BLOCK_V)
-                x = _logits_block(hidden, weight, bias, row, cols, V, D, BLOCK_D, BIAS)
-                e = tl.where(cols < V, tl.exp2(tl.fma(x, LOG2_E, -c2)), 0.0)
-                e = tl.where(cols == target, at_target.to(tl.float32), e)
-                at = exponentials + row * columns + cols
-                tl.store(at, e.to(tl.bfloat16), mask=cols < columns)
+            h = tl.load(hidden + row * D + at, mask=inside, other=0.0).to(tl.float32) * factor
+            tl.store(hidden + row * D + at, h.to(hidden.dtype.element_ty), mask=inside)
+        if GATHER:
+            if row < next_n:
+                of_row = all_hidden + tl.load(order + first + n + row) * D
+                tl.store(next_hidden + row * D + at, tl.load(of_row + at, mask=inside), mask=inside)

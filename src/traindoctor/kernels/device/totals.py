@@ -103,3 +103,47 @@ def count_valid(targets, arrivals, num_valid, N, ignore_index, BLOCK: tl.constex
         found += (target != ignore_index).to(tl.int32)
         tl.store(arrivals + rows, 0, mask=rows < N)
     tl.store(num_valid, tl.sum(found, 0).to(tl.float64))
+
+
+@triton.jit
+def valid_first(
+    targets,
+    order,
+    num_valid,
+    words,
+    N,
+    slice_length,
+    num_words,
+    ignore_index,
+    BLOCK: tl.constexpr,
+):
+    """order (N,): the rows that count, then the ignored ones, each in their own order. Sets `words` to 0.
+
+    Each program counts all targets for itself, and places those of its slice.
+    """
+    first = tl.program_id(0) * slice_length
+    found = tl.zeros((BLOCK,), tl.int32)
+    found_before = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, N, BLOCK):
+        rows = start + tl.arange(0, BLOCK)
+        target = tl.load(targets + rows, mask=rows < N, other=ignore_index)
+        counts = (target != ignore_index).to(tl.int32)
+        found += counts
+        found_before += tl.where(rows < first, counts, 0)
+    total = tl.sum(found, 0)
+    valid_before = tl.sum(found_before, 0)
+    if first == 0:
+        tl.store(num_valid, total)
+    end = tl.minimum(first + slice_length, N)
+    for start in range(first, end, BLOCK):
+        rows = start + tl.arange(0, BLOCK)
+        target = tl.load(targets + rows, mask=rows < end, other=ignore_index)
+        counts = (target != ignore_index).to(tl.int32)
+        rank = valid_before + tl.cumsum(counts, 0)
+        place = tl.where(counts != 0, rank - 1, total + rows - rank)
+        tl.store(order + place, rows.to(order.dtype.element_ty), mask=rows < end)
+        valid_before += tl.sum(counts, 0)
+    nothing = tl.zeros((BLOCK,), tl.int64)
+    for start in range(tl.program_id(0) * BLOCK, num_words, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        tl.store(words + at, nothing, mask=at < num_words)

@@ -13,8 +13,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from traindoctor.kernels.cross_entropy.layout import power_of_2
-from traindoctor.kernels.cross_entropy.rows import multiprocessors
-from traindoctor.kernels.device import fused_linear
+from traindoctor.kernels.cross_entropy.workspace import SLICE, multiprocessors, slices
+from traindoctor.kernels.device import fused_linear, totals
 from traindoctor.kernels.launch import INTERPRETED, launch
 from traindoctor.kernels.linear_cross_entropy.products import mm
 
@@ -36,12 +36,11 @@ class Tiles:
     num_warps: int = 8
     num_stages: int = 3
     persistent: bool = False
-    """one program per multiprocessor walks over the tiles: pays where D is small and tiles are short"""
+    """one program per multiprocessor walks over the tiles"""
 
 
-def tiles_for(D: int) -> Tiles:
-    """The fastest shape for a width."""
-    return Tiles(persistent=D <= 1024)
+# The fastest shape at D = 768 and, as far as the heat of the device allows to tell, at 4096.
+TILES = Tiles()
 
 
 @cache
@@ -109,13 +108,14 @@ def references(
     )
     if N == 0:
         return numbers
+    programs, length = slices(N, device)
     launch(
-        fused_linear.valid_first,
-        1,
-        (targets, order, num_valid),
-        (N, ignore_index),
-        (4096,),
-        num_warps=16,
+        totals.valid_first,
+        programs,
+        (targets, order, num_valid, order),
+        (N, length, 0, ignore_index),
+        (SLICE,),
+        num_warps=8,
     )
     sample_step = cdiv(V, SAMPLES)
     sample = mm(hidden, weight[::sample_step].t())  # (N, about SAMPLES)
@@ -165,7 +165,6 @@ def exponentials(
     store = weights is not None
     column_tiles = cdiv(columns, tiles.classes)
     sums = torch.empty(column_tiles, n, dtype=torch.float32, device=device)
-    broken = torch.empty(n, dtype=torch.int8, device=device)
     some = bias if bias is not None else sums
     _multiply(
         hidden,
@@ -183,30 +182,22 @@ def exponentials(
         numbers.factors,
         numbers.target_gradients,
         E,
-        broken,
     )
     launch(
         fused_linear.finish_rows,
         cdiv(n, 8),
-        (numbers.target_logits, numbers.reference, sums, numbers.targets, *of_rows),
-        (first, n, V, columns, column_tiles, ignore_index, z_loss),
-        (8, 256, store),
-        num_warps=4,
-    )
-    launch(
-        fused_linear.repair,
-        n,
         (
             hidden,
             weight,
             some,
-            numbers.targets,
             numbers.target_logits,
             numbers.reference,
+            sums,
+            numbers.targets,
             *of_rows,
         ),
-        (first, V, D, columns, z_loss),
-        (64, min(128, power_of_2(D)), store, bias is not None),
+        (first, n, V, D, columns, column_tiles, ignore_index, z_loss),
+        (8, 256, 64, min(128, power_of_2(D)), store, bias is not None),
         num_warps=4,
     )
 

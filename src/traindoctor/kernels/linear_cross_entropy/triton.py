@@ -16,6 +16,7 @@ from traindoctor.kernels.device.arithmetic import PER_ROW, UNIT
 from traindoctor.kernels.launch import launch
 from traindoctor.kernels.linear_cross_entropy.chunked import Gradients, Wanted, over_chunks
 from traindoctor.kernels.linear_cross_entropy.exponentials import (
+    TILES,
     Described,
     Tiles,
     cdiv,
@@ -23,7 +24,6 @@ from traindoctor.kernels.linear_cross_entropy.exponentials import (
     references,
     scaled_exponentials,
     tiles_fit,
-    tiles_for,
 )
 from traindoctor.kernels.linear_cross_entropy.products import ALIGNMENT, PaddedWeight, mm
 from traindoctor.kernels.linear_cross_entropy.weight_gradient import (
@@ -43,6 +43,10 @@ LARGEST_CHUNK_BESIDE_FLOAT32 = 230 << 20
 LARGEST_CHUNK = 502 << 20
 # With many rows a chunk may take this part of what all logits would take in bfloat16.
 PART_OF_LOGITS = 16
+# Elements that the product for the gradient of the hidden states must have a multiple of, or it is slow.
+VECTOR = 8
+# Bytes of hidden states up to which a chunk's are put in order while the one before is worked on: a launch less.
+GATHERED_AHEAD = 4 << 20
 # Rows of a chunk are a multiple of the kernel's tile.
 ROW_TILE = 128
 
@@ -118,7 +122,7 @@ def fused(
     tiles: Tiles | None = None,
 ) -> tuple[Tensor, Gradients]:
     """The bfloat16 path."""
-    tiles = tiles or tiles_for(hidden.shape[1])
+    tiles = tiles or TILES
     (N, D), V = hidden.shape, weight.shape[0]
     device = hidden.device
     store = bool(wanted)
@@ -136,13 +140,20 @@ def fused(
     dbias = torch.zeros(V, dtype=torch.float32, device=device) if wanted.bias else None
     step = min(rows_per_chunk(N, V, D), max(N, 1))
     E = torch.empty(step if store else 1, columns, dtype=torch.bfloat16, device=device)
-    H = torch.empty(step, D, dtype=hidden.dtype, device=device)
+    # of one chunk and, if there is room, of the next
+    gather = store and 2 * step * D <= GATHERED_AHEAD
+    rooms = torch.empty(1 + gather, step, D, dtype=hidden.dtype, device=device).unbind()
     room = E.numel()
     described = Described()
+    # cuBLAS wants whole vectors here too; `scale_rows` adds the few classes behind the last.
+    multiplied = V - V % VECTOR if hidden.is_cuda and V >= VECTOR else V
     for start in range(0, N, step):
         n = min(step, N - start)
-        h, e = (H, E) if n == step else (H[:n], E[:n] if store else E)
-        torch.index_select(hidden, 0, order[start : start + n], out=h)
+        h, following = rooms[0], rooms[-1]
+        rooms = rooms[::-1]
+        h, e = (h, E) if n == step else (h[:n], E[:n] if store else E)
+        if start == 0 or not gather:
+            torch.index_select(hidden, 0, order[start : start + n], out=h)
         exponentials(
             h,
             weight,
@@ -161,7 +172,7 @@ def fused(
         # the same columns on a GPU; without padding (the interpreter's CPU products) the first V
         if padded.columns != columns:
             e = e[:, : padded.columns]
-        product = None if dhidden is None else padded.hidden_gradient(e)
+        product = None if dhidden is None else mm(e[:, :multiplied], weight[:multiplied])
         launch(
             fused_linear.scale_rows,
             n,
@@ -171,9 +182,19 @@ def fused(
                 numbers.factors,
                 order,
                 h if dhidden is None else dhidden,
+                e,
+                weight,
+                hidden,
+                following,
             ),
-            (start, D),
-            (min(1024, power_of_2(D)), dhidden is not None, dweight is not None),
+            (start, n, max(min(step, N - start - n), 0), D, columns, multiplied),
+            (
+                min(1024, power_of_2(D)),
+                dhidden is not None,
+                dweight is not None,
+                V - multiplied,
+                gather and start + n < N,
+            ),
             num_warps=4,
         )
         # Its memory is wanted for the next chunk.
@@ -183,7 +204,8 @@ def fused(
         if dbias is not None:
             dbias += _column_sums(e, numbers.factors[start : start + n])[:V]
     # Their memory is wanted for what follows.
-    E = e = H = h = torch.empty(0)
+    E = e = h = following = torch.empty(0)
+    rooms = (h, h)
     described.clear()
 
     def again(first: int, out: Tensor, in_order: Tensor) -> None:
