@@ -6,7 +6,7 @@ All are judged by the averaged last weights on batches that come later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, NotPossible, TooEarly, exam
@@ -21,13 +21,10 @@ from traindoctor.experiment.control import (
     rounds_against_itself,
 )
 from traindoctor.experiment.held_fixed import held_fixed
+from traindoctor.experiment.patient import Patient
 from traindoctor.experiment.rules import HALVES
-from traindoctor.experiment.snapshot import FIRST_STEPS, LATER_STEPS
+from traindoctor.experiment.snapshot import FIRST_STEPS, LATER_STEPS, Snapshot, StepLog
 from traindoctor.experiment.trial import MIN_BATCHES, Change, Plan
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.experiment.snapshot import Snapshot, StepLog
 
 # Warm-up over half of the steps. Where the run breaks after n steps, at least n and this many more must be at
 # the full rate: a warm-up that only puts the break off cures nothing.

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import exam, nothing_beside_tokens
+from traindoctor.exams.base import exam_of_tape, nothing_beside_tokens
 from traindoctor.experiment.moved_weights import stirred
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.ends import (
     ROUNDING,
@@ -32,11 +33,7 @@ from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import distance_from_step, require_faithful
 from traindoctor.tape.operators import PASSING_ON
 from traindoctor.tape.ops import Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
-
+from traindoctor.tape.tape import StepTape
 
 # How far weights are moved, as a share of their size, where nothing passes with those of the first step.
 STIRRED = 0.5
@@ -44,11 +41,9 @@ STIRRED = 0.5
 MOST_PAIRS = 4
 
 
-@exam(name="dependence", title="Which outputs move when a token changes", cost=6)
-def dependence(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="dependence", title="Which outputs move when a token changes", cost=6)
+def dependence(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`pairs`: per loss and look-up the largest movement of scores, over their spread, by region."""
-    tape = patient.tape
-    assert tape is not None
     structure = Structure(tape)
     found = find_ends(tape, structure)
     ends = [e for e in found if usable(e)]

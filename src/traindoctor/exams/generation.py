@@ -9,30 +9,26 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.ends import Ends, find_ends
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import require_faithful
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 MOST_TOKENS = 48
 PIECE = 4
 
 
-@exam(name="generation", title="What the model writes, greedily and by sampling", cost=120)
-def generation(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="generation", title="What the model writes, greedily and by sampling", cost=120)
+def generation(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """Share of texts that go in circles and entropy of their tokens: greedy, sampled and in the data."""
-    tape = patient.tape
-    assert tape is not None
     require_faithful(tape)
     tape = without_dropout(tape)
     ends = next((e for e in find_ends(tape) if e.causal and e.has_classes), None)

@@ -8,21 +8,19 @@ target of padding may be a class that stands elsewhere too (the tag "nothing"): 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from traindoctor.exams.base import exam, nothing_beside_tokens
+from traindoctor.exams.base import exam_of_tape, nothing_beside_tokens
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.ends import Ends, find_ends
 from traindoctor.graph.padding_token import known_as_padding
 from traindoctor.ground.losses import cross_entropy
 from traindoctor.tape.execute import replay
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # A token whose constant tails are never longer is a blank, a repeated letter or an end of text.
 TAIL = 3
@@ -30,11 +28,9 @@ TAIL = 3
 SHORT_TAIL = 2
 
 
-@exam(name="padding", title="Do padding positions count as targets", cost=3)
-def padding(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="padding", title="Do padding positions count as targets", cost=3)
+def padding(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """Share of COUNTED targets in constant tails, in which share of rows, and the nll there against elsewhere."""
-    tape = patient.tape
-    assert tape is not None
     found = find_ends(tape)
     ends = [e for e in found if e.has_classes and e.layout is not None and e.layout[2] > 1]
     if not ends:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from traindoctor.graph.terms import terms_of
 from traindoctor.tape.execute import replay
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # A gradient that is rounding shrinks with the unit in the last place, by 2e9 from float32 to float64: one that was divided
 # by itself had 1e-9 of it left, and all others have 1 to four digits.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,14 +27,11 @@ from traindoctor.graph.alignment import (
 from traindoctor.graph.input_sites import input_sites
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.picked import in_one_piece, unpicked
+from traindoctor.graph.sites import InputSite, LossSite
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
-
-if TYPE_CHECKING:
-    from traindoctor.graph.sites import InputSite, LossSite
-    from traindoctor.tape.ops import Op
-    from traindoctor.tape.tape import StepTape
-
+from traindoctor.tape.ops import Op
+from traindoctor.tape.tape import StepTape
 
 # Regrouped sums (experts, padding removed) may move a number by rounding; a fault moves it by 1e-3 and more.
 ROUNDING = 1e-5
