@@ -54,8 +54,7 @@ def main_loss(record: Record) -> Series | None:
 
 def agree(a: Series, b: Series) -> bool:
     """Whether two measures are of the same loss, at the steps where both are finite numbers."""
-    _, at_a, at_b = np.intersect1d(a.steps, b.steps, return_indices=True)
-    one, other = a.values[at_a], b.values[at_b]
+    _, one, other = a.beside(b)
     finite = np.isfinite(one) & np.isfinite(other)
     if not finite.any():
         return bool(len(one)) and not np.isfinite(other).any()

@@ -76,9 +76,8 @@ def _edges(series: Series, columns: int, start: float, stop: float) -> NDArray[n
 def _unlike(series: Series | None, first: Series | None) -> Series | None:
     if series is None or first is None:
         return None
-    steps, mine, theirs = np.intersect1d(series.steps, first.steps, return_indices=True)
-    unlike = series.values[mine] != first.values[theirs]
-    return Series(series.name, steps, unlike.astype(np.float64))
+    steps, mine, theirs = series.beside(first)
+    return Series(series.name, steps, (mine != theirs).astype(np.float64))
 
 
 def _reduced(

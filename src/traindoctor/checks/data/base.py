@@ -92,8 +92,8 @@ def error_by_step(record: Record, error: Series) -> Series:
         return error
     loss = loss.finite()
     loss = loss.where(lambda values: values > 0)
-    _, at, under = np.intersect1d(loss.steps, error.steps, return_indices=True)
-    factors = error.values[under] / loss.values[at]
+    _, losses, errors = loss.beside(error)
+    factors = errors / losses
     if len(factors) < POINTS or np.ptp(factors) > PROPORTIONAL * np.median(factors):
         return error
     return Series(error.name, loss.steps, loss.values * np.median(factors))

@@ -133,13 +133,7 @@ def huge_at_first(record: Record, norms: Series) -> Outcome | None:
 def with_those_at_the_step(record: Record) -> Series:
     """Norms are taken at some steps only; those that the update was measured with are as good."""
     norms, more = record["grad.norm"], record.get("grad.norm_at_step")
-    if more is None:
-        return norms
-    new = ~np.isin(more.steps, norms.steps)
-    steps = np.concatenate([norms.steps, more.steps[new]])
-    values = np.concatenate([norms.values, more.values[new]])
-    order = np.argsort(steps, kind="stable")
-    return Series(norms.name, steps[order], values[order])
+    return norms if more is None else norms.with_more_of(more)
 
 
 def clipping_cures(record: Record) -> Outcome | None:
