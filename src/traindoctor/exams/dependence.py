@@ -96,7 +96,7 @@ def told_apart(tape: StepTape, structure: Structure, ends: Ends) -> bool:
 def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
     assert ends.layout is not None
     axis, rows, places = ends.layout
-    index = ends.index if axis == 1 else ends.index.T  # (B, T)
+    index = ends.inputs
     row, begin, end = chosen_row(index)
     want = (ends.loss.logits,)
     base = replay(tape, want=want)[ends.loss.logits]
@@ -132,20 +132,20 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
         if result["any_token"] == 0 and len(moved) == rows:
             result["stirred"] = by_stirred_weights(tape, ends, every, lambda moved: moved[row])
     else:
-        grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
+        grid = ends.grid(moved)
         # A place whose target does not count may see what it likes: the prefix of a prefix model, padding.
         counts = (
             ends.loss.valid.cpu()
             if ends.loss.class_dim is not None
             else torch.ones(len(moved), dtype=torch.bool)
         )
-        counts = counts.reshape(rows, places) if axis == 1 else counts.reshape(places, rows).T
+        counts = ends.grid(counts)
         result |= by_region(grid, counts, row, middle, spread)
         result["crossed"] = is_crossed(moved, counts, ends, row, middle)
         if index.shape[1] - middle > 1 or middle > begin:
             one_token = changed(index, ends, row, range(middle, middle + 1))
             one = movement(tape, ends, base, one_token)
-            grid = one.reshape(rows, places) if axis == 1 else one.reshape(places, rows).T
+            grid = ends.grid(one)
             result |= of_one_token(grid, row, middle, spread)
             if ends.causal and hole_behind(grid[row], middle):
                 result["hole"] = smallest_hole(tape, ends, row, begin, middle)
@@ -175,9 +175,7 @@ def of_one_token(grid: Tensor, row: int, middle: int, spread: float) -> dict[str
 
 def elsewhere(ends: Ends, row: int, place: int, moved: Tensor) -> Tensor:
     """Of the movement, that at the other places of the row."""
-    assert ends.layout is not None
-    axis, rows, places = ends.layout
-    grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
+    grid = ends.grid(moved)
     return torch.cat([grid[row, :place], grid[row, place + 1 :]])
 
 
@@ -240,27 +238,23 @@ def is_crossed(moved: Tensor, counts: Tensor, ends: Ends, row: int, middle: int)
     if not ends.causal or rows < 2:
         return False
     other = moved.reshape(places, rows).T if axis == 1 else moved.reshape(rows, places)
-    own = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
 
     def misplaced(grid: Tensor) -> bool:
         found = by_region(grid, counts, row, middle, 1.0)
         return bool(max(found["other_rows"], found["future"]) > 0 or found["after"] == 0)
 
-    return misplaced(own) and not misplaced(other)
+    return misplaced(ends.grid(moved)) and not misplaced(other)
 
 
 def smallest_hole(tape: StepTape, ends: Ends, row: int, begin: int, middle: int) -> int:
     """Of the holes behind several tokens, without dropout: blocks and patches have their borders somewhere, chance its own."""
-    assert ends.layout is not None
-    axis, rows, places = ends.layout
-    index = ends.index if axis == 1 else ends.index.T
+    index = ends.inputs
     sober = without_dropout(tape)
     base = replay(sober, want=(ends.loss.logits,))[ends.loss.logits]
     holes = []
     for place in {(begin + middle) // 2, max(begin, middle - 1), middle}:
         moved = movement(sober, ends, base, changed(index, ends, row, [place]))
-        grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
-        holes.append(hole_behind(grid[row], place))
+        holes.append(hole_behind(ends.grid(moved)[row], place))
     return min(holes)
 
 

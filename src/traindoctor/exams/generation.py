@@ -43,16 +43,15 @@ def generation(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         written = write(tape, ends, begin, temperature)
         values[name] = describe(written[:, begin:].tolist())
-    data = ends.index if axis == 1 else ends.index.T
-    values["data"] = describe(data[:, begin:].tolist())
+    values["data"] = describe(ends.inputs[:, begin:].tolist())
     return values
 
 
 def write(tape: StepTape, ends: Ends, begin: int, temperature: float) -> Tensor:
     """(B, T): the rows with everything from `begin` on written by the model."""
     assert ends.layout is not None
-    axis, rows, places = ends.layout
-    index = (ends.index if axis == 1 else ends.index.T).clone()
+    axis = ends.layout[0]
+    index = ends.inputs.clone()
     generator = torch.Generator().manual_seed(0)
     site = ends.tokens
     assert site.index is not None
@@ -60,12 +59,7 @@ def write(tape: StepTape, ends: Ends, begin: int, temperature: float) -> Tensor:
         tokens = (index if axis == 1 else index.T).to(site.index.device)
         replayed = replay(tape, indices={site.op: tokens}, want=[ends.loss.logits])
         scores = ends.scores(replayed[ends.loss.logits]).float().cpu()
-        grid = (
-            scores.reshape(rows, places, -1)
-            if axis == 1
-            else scores.reshape(places, rows, -1).transpose(0, 1)
-        )
-        last = grid[:, place - 1]
+        last = ends.grid(scores)[:, place - 1]
         if temperature == 0:
             index[:, place] = last.argmax(-1)
         else:

@@ -58,11 +58,7 @@ def input_dependence(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     ]
     scores = ends[0].scores(replayed[logits])
     if places:
-        scores = (
-            scores.reshape(rows, places, -1)
-            if axis == 1
-            else scores.reshape(places, rows, -1).transpose(0, 1)
-        )
+        scores = ends[0].grid(scores)
     return {"layers": layers, "last": dependence_of(scores, 0), "step": tape.step}
 
 

@@ -215,8 +215,7 @@ def separate_dims(tape: StepTape, ends: Ends, sources: list[Ref]) -> dict[Ref, d
     A dimension is not told by its size: it is one along which only some entries move.
     """
     assert ends.layout is not None
-    axis, rows, _ = ends.layout
-    index = ends.index if axis == 1 else ends.index.T
+    rows, index = ends.layout[1], ends.inputs
     row, begin, end = chosen_row(index)
     place = (begin + end) // 2
     tokens = changed(index, ends, row, [place])

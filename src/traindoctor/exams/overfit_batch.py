@@ -75,7 +75,7 @@ def contradiction(tape: StepTape) -> float:
         sites = [site for site in loss_sites(tape) if site.in_root and site.num_classes > 1]
         return entropy(Counter([0]), sites[0]) if len(sites) == 1 else 0.0
     axis, rows, places = ends.layout
-    index = (ends.index if axis == 1 else ends.index.T).tolist()
+    index = ends.inputs.tolist()
     targets = ends.loss.targets.cpu().tolist()
     valid = ends.loss.valid.cpu().tolist()
     seen: dict[tuple[Any, ...], Counter[int]] = {}

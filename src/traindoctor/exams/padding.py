@@ -40,11 +40,9 @@ def padding(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
 
 def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     assert ends.layout is not None
-    axis, rows, places = ends.layout
+    axis, rows, _ = ends.layout
     y = ends.loss.targets.cpu()
-    grid = y.reshape(rows, places) if axis == 1 else y.reshape(places, rows).T
-    valid = ends.loss.valid.cpu()
-    valid = valid.reshape(rows, places) if axis == 1 else valid.reshape(places, rows).T
+    grid, valid = ends.grid(y), ends.grid(ends.loss.valid.cpu())
     tails, token, in_rows = input_tails(ends, grid, valid) or target_tails(ends, grid, valid)
     tails &= valid
     flat_tails = (tails if axis == 1 else tails.T).reshape(-1)
@@ -87,7 +85,7 @@ def input_tails(ends: Ends, grid: Tensor, valid: Tensor) -> tuple[Tensor, int, f
     """
     if ends.causal or ends.layout is None or ends.index.ndim != 2 or ends.alignment is not None:
         return None
-    inputs = ends.index if ends.layout[0] == 1 else ends.index.T
+    inputs = ends.inputs
     if inputs.shape != grid.shape:
         return None
     tails, token, in_rows = constant_tails(inputs, torch.ones_like(valid))
@@ -102,7 +100,7 @@ def input_tails(ends: Ends, grid: Tensor, valid: Tensor) -> tuple[Tensor, int, f
 def target_tails(ends: Ends, grid: Tensor, valid: Tensor) -> tuple[Tensor, int | None, float]:
     """Constant tails of the rows of targets, of a token that the rows going in end with, too, and never leave."""
     tails, token, in_rows = constant_tails(filled(grid, valid), valid)
-    inputs = ends.index if ends.layout is None or ends.layout[0] == 1 else ends.index.T
+    inputs = ends.inputs
     if token is None or not closes_rows(inputs, token):
         return torch.zeros_like(tails), None, 0.0
     if inputs.shape == grid.shape:

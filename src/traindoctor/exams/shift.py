@@ -143,12 +143,6 @@ def first_row(ends: Ends) -> dict[str, list[int]]:
     targets = ends.loss.targets.cpu()
     if ends.layout is None:
         return {"first_inputs": ends.index.reshape(-1)[:SHOWN].tolist(), "first_targets": []}
-    axis, rows, places = ends.layout
-    tokens = ends.index[0] if axis == 1 else ends.index[:, 0]
-    if not places:
-        beside = targets[:1]
-    else:
-        beside = (
-            targets.reshape(rows, places)[0] if axis == 1 else targets.reshape(places, rows)[:, 0]
-        )
+    tokens, places = ends.inputs[0], ends.layout[2]
+    beside = ends.grid(targets)[0] if places else targets[:1]
     return {"first_inputs": tokens[:SHOWN].tolist(), "first_targets": beside[:SHOWN].tolist()}

@@ -139,6 +139,19 @@ class Ends:
             return self.scores_shape[0] if self.scores_shape else 1
         return int(self.loss.targets.shape[0])
 
+    @property
+    def inputs(self) -> Tensor:
+        """The index with rows first, (B, T)."""
+        return self.index if self.layout is None or self.layout[0] == 1 else self.index.T
+
+    def grid(self, values: Tensor) -> Tensor:
+        """(rows, places, ...) of what each row of scores has, (N, ...)."""
+        assert self.layout is not None
+        axis, rows, places = self.layout
+        if axis == 1:
+            return values.reshape(rows, places, *values.shape[1:])
+        return values.reshape(places, rows, *values.shape[1:]).transpose(0, 1)
+
     def scores(self, value: Tensor) -> Tensor:
         """What enters the loss, as (N, C)."""
         if self.loss.class_dim is None:
