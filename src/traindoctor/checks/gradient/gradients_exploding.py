@@ -9,7 +9,7 @@ from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.course import course_of
 from traindoctor.checks.experiments import Experiment
 from traindoctor.checks.gradient.base import NO_CURE
-from traindoctor.checks.loss.base import CALM, crash_of, not_finite_from, place, swollen
+from traindoctor.checks.loss.base import CALM, crash_of, located, not_finite_from, place, swollen
 from traindoctor.checks.optimizer.base import first_norm
 from traindoctor.record import Record, Series
 
@@ -179,7 +179,5 @@ def activations_overflow(record: Record) -> Outcome | None:
             f"Activations grow to {size:.1g} through the model and overflow in "
             f"{values['op']} at {place(values)}"
         ),
-        where=values["module"] or None,
-        line=place(values),
-        since_step=int(values["step"]),
+        **located(values),
     )
