@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from traindoctor.cli.completion import files
+from traindoctor.cli.completion import files, json_option
 from traindoctor.errors import TraindoctorError
 
 # Operations of one step that two CPU cores make in about a second; under so few rows nothing varies over a batch.
@@ -27,12 +27,8 @@ if TYPE_CHECKING:
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.option(
-    "--json",
-    "json_file",
-    metavar="FILE",
-    shell_complete=files,
-    help="Also write the verdict as JSON; - for standard output (the script's own goes to standard error).",
+@json_option(
+    "Also write the verdict as JSON; - for standard output (the script's own goes to standard error)."
 )
 @click.option(
     "--data",
