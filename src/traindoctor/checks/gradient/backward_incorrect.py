@@ -1,7 +1,3 @@
-"""A backward that is not the derivative of its forward."""
-
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

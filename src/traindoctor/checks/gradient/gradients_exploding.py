@@ -1,7 +1,3 @@
-"""Gradient norms grow without bound."""
-
-from __future__ import annotations
-
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence

@@ -1,7 +1,3 @@
-"""exp or log overflows in a softmax written by hand."""
-
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,3 @@
-"""Values leave the range of half precision at its upper end."""
-
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

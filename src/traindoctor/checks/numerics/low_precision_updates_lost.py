@@ -1,7 +1,3 @@
-"""The update is smaller than the spacing of the weights' dtype."""
-
-from __future__ import annotations
-
 import numpy as np
 
 from traindoctor.checks import laws

@@ -1,7 +1,3 @@
-"""A single operation makes the first non-finite value."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from traindoctor.checks import laws
