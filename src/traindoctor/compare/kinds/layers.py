@@ -14,8 +14,6 @@ MOST_TRIED = 8
 
 def linear(scene: Scene) -> Kind | None:
     """`x W^T + b` with the bias missing or doubled, or with W."""
-    if scene.entry.kind != "activation":
-        return None
     weight = scene.weight(f"{scene.entry.name}.weight")
     bias = scene.weight(f"{scene.entry.name}.bias")
     if bias is not None and bias.shape == scene.a.shape[-1:]:
@@ -35,8 +33,6 @@ def linear(scene: Scene) -> Kind | None:
 
 def linear_backward(scene: Scene) -> Kind | None:
     """The gradient that a linear layer hands on, with its weight turned over."""
-    if scene.entry.kind != "gradient":
-        return None
     for entry in scene.a_trace.of_kind("weight", 0):
         if len(entry.shape) != 2 or entry.shape[0] != entry.shape[1]:
             continue
@@ -94,8 +90,6 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 def pointwise(scene: Scene) -> Kind | None:
     """Another activation function of the same input."""
-    if scene.entry.kind != "activation":
-        return None
     tried = 0
     for entry in scene.earlier("activation"):
         if entry.shape != scene.entry.shape or tried == MOST_TRIED:
@@ -111,8 +105,6 @@ def pointwise(scene: Scene) -> Kind | None:
 
 def pointwise_backward(scene: Scene) -> Kind | None:
     """The derivative of another activation function."""
-    if scene.entry.kind != "gradient":
-        return None
     x = scene.get("activation", scene.entry.name)
     if x is None:
         return None
@@ -133,8 +125,6 @@ def pointwise_backward(scene: Scene) -> Kind | None:
 
 def norm_epsilon(scene: Scene) -> Kind | None:
     """A normalisation whose rows are a little shorter or longer: another epsilon, or another variance."""
-    if scene.entry.kind != "activation":
-        return None
     weight = scene.weight(f"{scene.entry.name}.weight")
     bias = scene.weight(f"{scene.entry.name}.bias")
     if weight is None or weight.shape != scene.a.shape[-1:]:
@@ -193,10 +183,9 @@ def _fitted(
 
 def norm_backward(scene: Scene) -> Kind | None:
     """The gradient that a normalisation hands on, with one of its terms or the skip path's share left out."""
-    if scene.entry.kind != "gradient" or scene.get("activation", scene.entry.name) is None:
-        return None
     x = scene.get("activation", scene.entry.name)
-    assert x is not None
+    if x is None:
+        return None
     for entry in scene.a_trace.of_kind("weight", 0):
         owner = entry.name.rpartition(".")[0]
         given, weight = scene.get("gradient", owner), scene.weight(entry.name)
