@@ -1,7 +1,5 @@
 """`traindoctor mcp`: the tools, on the official SDK of the Model Context Protocol."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A check ends in one of four ways: a Finding with evidence, Clear (with what clea
 nothing that could have this fault), or NotJudged (with the reason and the exam it wants).
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import textwrap

@@ -1,7 +1,5 @@
 """How the loss of a run went: the one place that says learned, broke, stuck, or below the level of frequencies."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

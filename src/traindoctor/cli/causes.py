@@ -1,7 +1,5 @@
 """traindoctor causes: the list of causes that can be told apart."""
 
-from __future__ import annotations
-
 import json
 import sys
 

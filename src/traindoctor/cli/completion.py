@@ -1,7 +1,5 @@
 """Tab completion of what names a file: click leaves plain text alone, and no shell guesses behind a program's own answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """traindoctor diagnose: judge a finished record, or another tool's log, with today's checks."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

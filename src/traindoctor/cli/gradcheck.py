@@ -1,7 +1,5 @@
 """traindoctor gradcheck module:function"""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

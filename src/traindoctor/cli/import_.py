@@ -1,7 +1,5 @@
 """`traindoctor import metrics.csv -o DIR`: another tool's metrics as a record."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`traindoctor train`: from text files to a trained language model, in one command."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What two runs show beside their losses: verdict, laws and the numbers of their curves."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

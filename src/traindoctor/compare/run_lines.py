@@ -1,7 +1,5 @@
 """A comparison of two runs as plain text: a table of two columns, no line wider than it may be."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from traindoctor.compare.run_rows import Row

@@ -1,7 +1,5 @@
 """What a person would see on the curves. A symptom is never a cause; it says that one must exist."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

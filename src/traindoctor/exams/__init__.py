@@ -1,7 +1,5 @@
 """The table of exams. An exam is imported when it is wanted: none costs anything before."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exam: do the micro-batches of a step add up to the gradient of the one big batch?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

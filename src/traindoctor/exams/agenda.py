@@ -1,7 +1,5 @@
 """Which exam is due, what it costs, and its performance: the doctor's book of exams."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

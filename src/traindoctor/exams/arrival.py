@@ -1,7 +1,5 @@
 """Exam: does the script itself divide or clip its gradients before the step?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Legend: d is the length of a query; scores q.k are customarily divided by sqrt(d).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

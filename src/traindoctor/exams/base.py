@@ -1,7 +1,5 @@
 """What an exam is: an active test on a replay, with a known right answer and a noise estimate."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

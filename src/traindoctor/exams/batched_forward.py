@@ -1,7 +1,5 @@
 """Would the examples of a step be faster as one batch? Timed on a copy of the model."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence

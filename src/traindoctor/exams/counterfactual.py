@@ -3,8 +3,6 @@
 All are judged by the averaged last weights on batches that come later.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exam: units of a ReLU that fire for no token of the batch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

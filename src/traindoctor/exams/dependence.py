@@ -4,8 +4,6 @@ Tokens of the second half of one row are replaced at the embedding call and the 
 that enter the loss are compared. A place that may not move and does not gives exactly 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any

@@ -7,8 +7,6 @@ do, places of one example that are taken for those of another do not.
 Legend: B examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exam: the given gradient against finite differences of the replayed loss, in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

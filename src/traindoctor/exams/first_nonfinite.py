@@ -1,7 +1,5 @@
 """Exam: the first operation that makes a value that is not finite."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ A teacher's answer is meant to be the same each time it is asked. Left in traini
 student is shown another, worse teacher at every step.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Exam: each autograd.Function of the user's, alone: is its backward the derivative of its forward?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 No generate() of the script is called: tokens are put in at the embedding call, scores are read at the loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Exam: do all trainable parameters that shape the loss get a gradient, and if not, where does it stop?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Exam: does the step compute in float16, and how much of its gradient does that lose?"""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Legend: a weight of shape (out, in) with RMS 1/sqrt(in) keeps the size of what goes through it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 I = variance over the batch at a fixed place / mean square. 0: the input does not get through.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which tensors does the script keep? A census of those that are alive, by shape, and of the longest graph behind one."""
 
-from __future__ import annotations
-
 import gc
 from collections import deque
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ passes are called as they are, so a wrong one shows in each module around it. `l
 `guilty_module` goes down from the whole model, into what fails only, to the innermost that does.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Exam: with which factor does each loss enter the gradient of the step?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exam: what is handed to the loss: logits, probabilities, log-probabilities, and how many targets count."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

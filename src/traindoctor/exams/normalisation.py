@@ -1,7 +1,5 @@
 """Exam: over which axes does each normalisation run, and do activations grow where there is none?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ run again, and the prediction that is compared with it is looked at: a place tha
 Legend: B rows of the batch, T places of a row, N predictions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Exam: does the order of the tokens help to predict the targets? A plain model learns with positions and without."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Exam: does the script change weights itself, outside the optimizer's step? (decay written by hand)"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

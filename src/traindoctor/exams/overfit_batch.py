@@ -1,7 +1,5 @@
 """Exam: can the model learn one batch by heart? The taped step is trained again and again on copies."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -5,8 +5,6 @@ follows there: a frequent class or digit is none. The loss's derivative by the s
 target of padding may be a class that stands elsewhere too (the tag "nothing"): then the rows that go in say where it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

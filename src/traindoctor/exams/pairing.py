@@ -7,8 +7,6 @@ places. Predictions that move for several examples (a comparison of all with all
 Legend: B examples, N rows of predictions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice

@@ -5,8 +5,6 @@ bit, are exchanged: where nothing else tells them apart either, what the model s
 same to rounding; and so is the loss, where a model speaks for all its places at once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A model without positions gives the permuted outputs of the same tokens: f(px) = p f(x), to rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

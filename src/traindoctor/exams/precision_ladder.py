@@ -1,7 +1,5 @@
 """Exam: the step's loss and gradients in each precision against float64, layer by layer."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

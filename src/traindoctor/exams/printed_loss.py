@@ -1,7 +1,5 @@
 """Exam: is what the script prints what it optimises?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 Legend: B rows, T places, D features, Q numbers that are asked for.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Exam: is there a way around each attention and each MLP, and does anything go through it?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

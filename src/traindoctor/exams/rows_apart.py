@@ -7,8 +7,6 @@ result moves, exactly, and along one that it mixes more does.
 Legend: B examples, V the values that an attention adds up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exam: parameters that do the work of several layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Legend: B rows, T tokens of a row, P scores of a row.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

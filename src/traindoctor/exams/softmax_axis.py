@@ -1,7 +1,5 @@
 """Exam: do attention weights sum to 1 over the axis that is contracted with the values?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

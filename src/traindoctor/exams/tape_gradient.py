@@ -1,7 +1,5 @@
 """Exam: is the gradient that the optimizer gets the gradient of the loss that was computed?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

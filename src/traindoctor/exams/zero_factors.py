@@ -4,8 +4,6 @@ A product of two zero factors is zero, and so is the gradient of each: the other
 batch, the optimizer has nothing to add.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

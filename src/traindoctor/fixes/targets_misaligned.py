@@ -1,7 +1,5 @@
 """Targets one place behind their inputs: where both are cut from one sequence, or at the loss."""
 
-from __future__ import annotations
-
 import ast
 
 from traindoctor.checks.base import Finding

@@ -1,7 +1,5 @@
 """Which matrices get rounding for a gradient: what is made of them cancels before it reaches the loss's main term."""
 
-from __future__ import annotations
-
 import torch
 
 from traindoctor.graph.terms import terms_of

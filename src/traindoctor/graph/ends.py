@@ -3,8 +3,6 @@
 Legend: N rows of scores that enter the loss, C classes, B rows of the batch, T places.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

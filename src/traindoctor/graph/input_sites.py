@@ -1,7 +1,5 @@
 """Where tokens or numbers of the batch meet the first parameter."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Where the loss is taken: calls of torch's loss functions, and losses written by hand, wherever they stand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

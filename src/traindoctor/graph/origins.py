@@ -1,7 +1,5 @@
 """Where a value on a tape comes from: what it depends on, which values it is only another form of, what it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ Autograd keeps the results of the forward pass. A write through `.data` (or a Nu
 noticed by it: the loss is that of the old values, the gradient is made of the new ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from torch import Tensor

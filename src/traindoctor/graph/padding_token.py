@@ -1,7 +1,5 @@
 """Does the model itself treat a token as padding? Then tails of it are padding, whatever their length."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Legend: B rows, T places, N picked ones. The picking op is run again on numbers 
 whatever way it picks, its result says which were picked.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The layer's values are exchanged for the number of their place, which rearrangements carry on to the loss.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

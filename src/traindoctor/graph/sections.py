@@ -1,7 +1,5 @@
 """Cuts single calls of modules out of a tape: what goes in, what comes out, and the call as a function of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Losses on numbers written by hand: the square of a prediction less a target, or how far they lie apart."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -3,8 +3,6 @@
 Nothing here runs the tape; values come from a replay that the exam makes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

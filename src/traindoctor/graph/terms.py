@@ -1,7 +1,5 @@
 """What a loss is the sum of."""
 
-from __future__ import annotations
-
 import math
 
 from traindoctor.tape.operators import SUMS, WEIGHTING_TERMS

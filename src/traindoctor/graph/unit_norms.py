@@ -5,8 +5,6 @@ made for many ends (cosine scores, channel attention over the places); a learned
 sqrt(features), tells that features were meant.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 They are picked by gather, by indexing, or by a product with one-hot rows.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """How far a run has come: its steps and its loss, the same in `traindoctor runs`, in the list of the page and on the page."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How counts, long lists and long lines are said, the same everywhere."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 

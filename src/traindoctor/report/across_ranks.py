@@ -1,7 +1,5 @@
 """The ranks of a run beside each other, as one heat map: a row for each rank, or for a few of them where there are many."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The table of `traindoctor check`: exam, what was measured, expected, noise, verdict."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass

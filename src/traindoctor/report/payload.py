@@ -1,7 +1,5 @@
 """What the page reads, as plain data: the same for the live server and for a report that stands alone."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping, Sequence

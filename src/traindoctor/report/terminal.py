@@ -3,8 +3,6 @@
 Lines are wrapped by us, so a log file and an 80-column window read the same; colour only on a terminal.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

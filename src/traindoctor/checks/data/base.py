@@ -4,8 +4,6 @@ Error and variance of a regression are measured as often as the budget allows, o
 the loss is that error and nothing else, its value at every step is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

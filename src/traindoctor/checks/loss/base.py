@@ -1,7 +1,5 @@
 """What the checks of the loss, gradient and numerics families share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

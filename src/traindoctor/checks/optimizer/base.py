@@ -1,7 +1,5 @@
 """What the checks of this family share: rates and the settings of groups."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What kind of difference it is: simple changes of A that give B within the tolerance, the plainest first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -3,8 +3,6 @@
 B batch, H heads, T places, S head size, C width.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

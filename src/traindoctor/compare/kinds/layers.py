@@ -1,7 +1,5 @@
 """Linear layers, pointwise functions and normalisations, computed again with one thing changed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """The loss and the gradient of the scores: other targets, a sum for a mean, places left out."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

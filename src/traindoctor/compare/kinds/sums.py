@@ -1,7 +1,5 @@
 """A term too many, a term too few, or a gradient over only some rows."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

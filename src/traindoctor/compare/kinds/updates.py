@@ -1,7 +1,5 @@
 """The update: decay, bias correction, rate, rule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Differences of a whole tensor: another dtype, a factor, other axes, other places."""
 
-from __future__ import annotations
-
 import math
 from itertools import permutations
 
