@@ -160,6 +160,7 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: b
 
     from traindoctor.capture import arming, runner
     from traindoctor.checkup import STEPS, examining, judged
+    from traindoctor.cli.run import end_the_doctor
     from traindoctor.report import first_rows
 
     folder = Path(tempfile.mkdtemp(prefix="traindoctor-check-"))
@@ -175,16 +176,10 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: b
         **examining(seconds, layers=layers),
     }
 
-    def finish(status: int | str) -> None:
-        from traindoctor import doctor
-
-        if doctor.attending is not None:
-            doctor.attending.finish(status)
-
     try:
         arming.export(settings)
         arming.arm(settings)
-        status = runner.run_script(target, arguments, finish)
+        status = runner.run_script(target, arguments, end_the_doctor)
         if status != 0 and not list(folder.glob("record-*.sqlite")):
             how = runner.error_said or f"status {status}"
             raise TraindoctorError(f"{target} ended with {how} before its first step")
