@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import numpy as np
 
 from traindoctor.compare.kinds.base import Array, Kind, Scene
+from traindoctor.compare.trace import Entry
 
 MOST_TRIED = 8
 
@@ -49,13 +51,13 @@ def _inputs(scene: Scene, name: str, width: int) -> Iterator[Array]:
     if own is not None:
         yield own
         return
-    tried = 0
-    for entry in scene.earlier("activation"):
-        if entry.shape[-1:] == (width,) and entry.step == scene.entry.step:
-            yield entry.values()
-            tried += 1
-            if tried == MOST_TRIED:
-                return
+    same_step = (e for e in scene.earlier("activation") if e.step == scene.entry.step)
+    fitting = (entry for entry in same_step if entry.shape[-1:] == (width,))
+    yield from (entry.values() for entry in islice(fitting, MOST_TRIED))
+
+
+def _of_its_shape(scene: Scene, kind: str) -> Iterator[Entry]:
+    return (entry for entry in scene.earlier(kind) if entry.shape == scene.entry.shape)
 
 
 def _erf(x: Array) -> Array:
@@ -88,11 +90,7 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 def pointwise(scene: Scene) -> Kind | None:
     """Another activation function of the same input."""
-    tried = 0
-    for entry in scene.earlier("activation"):
-        if entry.shape != scene.entry.shape or tried == MOST_TRIED:
-            continue
-        tried += 1
+    for entry in islice(_of_its_shape(scene, "activation"), MOST_TRIED):
         x = entry.values()
         names = [name for name, function in FUNCTIONS.items() if scene.is_a(function(x))]
         for name, function in FUNCTIONS.items() if names else ():
@@ -108,11 +106,7 @@ def pointwise_backward(scene: Scene) -> Kind | None:
         return None
     h = 1e-5
     slopes = {name: (f(x + h) - f(x - h)) / (2 * h) for name, f in FUNCTIONS.items()}
-    tried = 0
-    for entry in scene.earlier("gradient"):
-        if entry.shape != scene.entry.shape or tried == MOST_TRIED:
-            continue
-        tried += 1
+    for entry in islice(_of_its_shape(scene, "gradient"), MOST_TRIED):
         given = entry.values()
         names = [name for name, slope in slopes.items() if scene.is_a(given * slope)]
         for name, slope in slopes.items() if names else ():
@@ -220,13 +214,9 @@ def norm_backward(scene: Scene) -> Kind | None:
 
 def _skips(scene: Scene, shape: tuple[int, ...]) -> Iterator[tuple[str, Array | float]]:
     yield "", 0.0
-    tried = 0
-    for entry in scene.earlier("gradient"):
-        if entry.shape == shape and entry.step == scene.entry.step:
-            yield entry.name, entry.values()
-            tried += 1
-            if tried == 2 * MOST_TRIED:
-                return
+    same_step = (e for e in scene.earlier("gradient") if e.step == scene.entry.step)
+    fitting = (entry for entry in same_step if entry.shape == shape)
+    yield from ((entry.name, entry.values()) for entry in islice(fitting, 2 * MOST_TRIED))
 
 
 def _norm_parts(x: Array, given: Array, eps: float, centred: bool) -> dict[str, Array]:
