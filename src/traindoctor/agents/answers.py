@@ -1,7 +1,5 @@
 """Verdicts, comparisons and series as small answers: what an agent acts on, without the bulk."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

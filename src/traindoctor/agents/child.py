@@ -1,7 +1,5 @@
 """A command of ours in a process of its own: it reports how far it is, and it ends when nobody waits for it any more."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The folder that an agent may look at: what leads outside of it is refused."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`traindoctor mcp`: the tools, on the official SDK of the Model Context Protocol."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable
@@ -66,6 +64,7 @@ def made_server(folder: Folder) -> MCPServer[Any]:
 
 def add_running(server: MCPServer[Any], folder: Folder) -> None:
     """The tools that run a script: minutes, with progress, in a process of their own."""
+    script_named = told(folder.script)
 
     async def judged(
         context: Context[Any, Any], arguments: list[str], run: Path | None
@@ -100,10 +99,7 @@ def add_running(server: MCPServer[Any], folder: Folder) -> None:
         has ended. stop_when_sick: end the script once a cause is confirmed. The record stays in `run`; `output` has the last lines
         that the script printed.
         """
-        try:
-            name = folder.script(script)
-        except TraindoctorError as error:
-            raise ToolError(str(error)) from None
+        name = script_named(script)
         stamp = f"{Path(name).stem}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1000:03d}"
         out = folder.root / RUNS / stamp
         # What is left of the output is the script's own.
@@ -130,10 +126,7 @@ def add_running(server: MCPServer[Any], folder: Folder) -> None:
 
         Quicker than run_script, and nothing is kept. seconds: time for the tests.
         """
-        try:
-            name = folder.script(script)
-        except TraindoctorError as error:
-            raise ToolError(str(error)) from None
+        name = script_named(script)
         return await judged(
             ctx, ["check", "--seconds", str(seconds), name, *(arguments or [])], None
         )

@@ -1,7 +1,5 @@
 """All checks, family by family, in the order of the pages: each file of a family's folder holds one."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pkgutil import iter_modules
 

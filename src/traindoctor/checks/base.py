@@ -4,14 +4,12 @@ A check ends in one of four ways: a Finding with evidence, Clear (with what clea
 nothing that could have this fault), or NotJudged (with the reason and the exam it wants).
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from traindoctor.checks.series_words import missing, said
 from traindoctor.record import ExamResult, Record, Series
@@ -336,49 +334,12 @@ def worth_asking(record: Record, exam: str) -> bool:
 
 
 def check(
-    *,
-    code: str,
-    slug: str,
-    title: str,
-    needs: Sequence[str] = (),
-    wants: Sequence[str] = (),
-    at_once: Callable[[Record], Outcome | None] | None = None,
-    min_steps: int = 1,
-    law: str | None = None,
-    undecided: str | None = None,
-    explains: tuple[str, ...] = (),
-    urgent: bool = False,
-    essential: bool = False,
-    outcome_only: bool = False,
-    costs_only_time: bool = False,
-    without_cure: bool = False,
-    of_optimizer: bool = False,
-    signs: tuple[str, ...] = (),
-    over_batches: bool = False,
+    *, needs: Sequence[str] = (), wants: Sequence[str] = (), **declared: Any
 ) -> Callable[[Callable[[Record], Outcome]], Check]:
-    """Makes a Check of a function. It registers nothing: checks/__init__.py finds it by its file."""
+    """Makes a Check of a function; `declared` are its other fields. It registers nothing: checks/__init__.py finds it by
+    its file."""
 
     def build(judge: Callable[[Record], Outcome]) -> Check:
-        return Check(
-            code=code,
-            slug=slug,
-            title=title,
-            judge=judge,
-            needs=tuple(needs),
-            wants=tuple(wants),
-            at_once=at_once,
-            min_steps=min_steps,
-            law=law,
-            undecided=undecided,
-            explains=explains,
-            urgent=urgent,
-            essential=essential,
-            outcome_only=outcome_only,
-            costs_only_time=costs_only_time,
-            without_cure=without_cure,
-            of_optimizer=of_optimizer,
-            signs=signs,
-            over_batches=over_batches,
-        )
+        return Check(judge=judge, needs=tuple(needs), wants=tuple(wants), **declared)
 
     return build

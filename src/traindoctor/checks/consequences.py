@@ -1,7 +1,5 @@
 """What several causes bring about alike: the groups that checks name in `explains=`."""
 
-from __future__ import annotations
-
 # What any run shows that does not learn, whatever the reason.
 NOT_LEARNING = ("undertrained", "model-too-small")
 # Steps that are too long, by whatever cause, end here.

@@ -1,7 +1,5 @@
 """How the loss of a run went: the one place that says learned, broke, stuck, or below the level of frequencies."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -127,18 +125,14 @@ def every_loss(record: Record) -> Series | None:
     ratio = constant_ratio(loss, root)
     if ratio is None:
         return loss
-    alone = ~np.isin(root.steps, loss.steps)
-    steps = np.concatenate([loss.steps, root.steps[alone]])
-    values = np.concatenate([loss.values, ratio * root.values[alone]])
-    order = np.argsort(steps, kind="stable")
-    return Series(loss.name, steps[order], values[order])
+    return loss.with_more_of(Series(loss.name, root.steps, ratio * root.values))
 
 
 def constant_ratio(a: Series, b: Series) -> float | None:
     """Of two series that are one quantity but for a factor; None where they are two."""
-    _, at, under = np.intersect1d(a.steps, b.steps, return_indices=True)
+    _, over, under = a.beside(b)
     with np.errstate(all="ignore"):
-        ratios = a.values[at] / b.values[under]
+        ratios = over / under
     ratio = float(np.median(ratios)) if len(ratios) else math.nan
     one = math.isfinite(ratio) and np.abs(ratios - ratio).max() <= SAME * abs(ratio)
     return ratio if one else None
@@ -157,13 +151,13 @@ def window_means(series: Series) -> tuple[NDArray[np.float64], int]:
     return means[whole], int(many - begins[-1])
 
 
-def above_level(record: Record, level: str, loss: str = "loss.token") -> Series | None:
+def above_level(record: Record, level: str) -> Series | None:
     """The loss minus what a count model of the targets reaches, at the steps at which both were measured."""
-    own, counted = record.get(loss), record.get(level)
+    own, counted = record.get("loss.token"), record.get(level)
     if own is None or counted is None:
         return None
-    steps, at, under = np.intersect1d(own.steps, counted.steps, return_indices=True)
-    return Series(f"{loss}-{level}", steps, own.values[at] - counted.values[under])
+    steps, reached, levels = own.beside(counted)
+    return Series(f"loss.token-{level}", steps, reached - levels)
 
 
 def late_levels(record: Record) -> tuple[float, float] | None:

@@ -1,7 +1,5 @@
 """The laws of a correct training step, in a sentence each. A check names in `law=` the one that its cause breaks."""
 
-from __future__ import annotations
-
 GRADIENT = "the optimizer gets the gradient of the loss that backward() was called on"
 REPORTED = "the loss that is reported is the loss that is optimised"
 REACHED = "every parameter that affects the loss gets a gradient from it"

@@ -1,7 +1,5 @@
 """What a recorded series is called in front of a user, and what is said where it is missing."""
 
-from __future__ import annotations
-
 WORDS: dict[str, tuple[str, str]] = {
     "loss.root": ("the training loss", "no training loss was seen"),
     "loss.token": ("the per-token loss", "the per-token loss could not be measured"),

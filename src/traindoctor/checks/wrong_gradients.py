@@ -1,7 +1,5 @@
 """What is wrong with a gradient, in a sentence, and what to change: from the pattern that a test read off it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from traindoctor.record import Record

@@ -1,7 +1,5 @@
 """The command line. A command's module is imported when the command is used, never for --help."""
 
-from __future__ import annotations
-
 import atexit
 import importlib
 import os

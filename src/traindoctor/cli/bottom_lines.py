@@ -4,8 +4,6 @@ The terminal itself keeps the two apart: its scrolling region ends above our lin
 program it starts) prints scrolls there. Its streams are not wrapped: isatty, bytes and order stay its own.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import IO

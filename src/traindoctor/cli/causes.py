@@ -1,7 +1,5 @@
 """traindoctor causes: the list of causes that can be told apart."""
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -9,6 +7,7 @@ import click
 
 from traindoctor.checks import BY_SLUG, FAMILIES
 from traindoctor.checks.base import Check
+from traindoctor.record.wording import wrapped
 from traindoctor.report import terminal
 
 LONGEST = max(len(slug) for slug in BY_SLUG)
@@ -41,5 +40,5 @@ def row(check: Check, width: int) -> list[str]:
     """Cause, code and title; the title below the others where the window is narrow."""
     name = f"  {check.slug:<{LONGEST}}  {check.code}  "
     if len(name) + LEAST_TITLE > width:
-        return [name.rstrip(), *terminal.wrapped(check.title, width, "    ", "    ")]
-    return terminal.wrapped(check.title, width, name, " " * len(name))
+        return [name.rstrip(), *wrapped(check.title, width, "    ", "    ")]
+    return wrapped(check.title, width, name, " " * len(name))

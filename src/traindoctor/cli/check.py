@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from traindoctor.cli.completion import files
+from traindoctor.cli.completion import files, json_option
 from traindoctor.errors import TraindoctorError
 
 # Operations of one step that two CPU cores make in about a second; under so few rows nothing varies over a batch.
@@ -27,12 +27,8 @@ if TYPE_CHECKING:
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.option(
-    "--json",
-    "json_file",
-    metavar="FILE",
-    shell_complete=files,
-    help="Also write the verdict as JSON; - for standard output (the script's own goes to standard error).",
+@json_option(
+    "Also write the verdict as JSON; - for standard output (the script's own goes to standard error)."
 )
 @click.option(
     "--data",
@@ -164,6 +160,7 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: b
 
     from traindoctor.capture import arming, runner
     from traindoctor.checkup import STEPS, examining, judged
+    from traindoctor.cli.run import end_the_doctor
     from traindoctor.report import first_rows
 
     folder = Path(tempfile.mkdtemp(prefix="traindoctor-check-"))
@@ -179,16 +176,10 @@ def of_script(target: str, arguments: tuple[str, ...], seconds: float, layers: b
         **examining(seconds, layers=layers),
     }
 
-    def finish(status: int | str) -> None:
-        from traindoctor import doctor
-
-        if doctor.attending is not None:
-            doctor.attending.finish(status)
-
     try:
         arming.export(settings)
         arming.arm(settings)
-        status = runner.run_script(target, arguments, finish)
+        status = runner.run_script(target, arguments, end_the_doctor)
         if status != 0 and not list(folder.glob("record-*.sqlite")):
             how = runner.error_said or f"status {status}"
             raise TraindoctorError(f"{target} ended with {how} before its first step")

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from traindoctor.cli.completion import files
+from traindoctor.cli.completion import files, json_option
 from traindoctor.errors import TraindoctorError
 from traindoctor.plain_files import is_there
 
@@ -32,12 +32,8 @@ class Compare(click.Command):
 
 
 @click.command(cls=Compare)
-@click.option(
-    "--json",
-    "json_file",
-    metavar="FILE",
-    shell_complete=files,
-    help="Also write the answer as JSON; - for standard output (what A and B print goes to standard error).",
+@json_option(
+    "Also write the answer as JSON; - for standard output (what A and B print goes to standard error)."
 )
 @click.option(
     "--report",

@@ -1,13 +1,11 @@
 """traindoctor diagnose: judge a finished record, or another tool's log, with today's checks."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
 import click
 
-from traindoctor.cli.completion import files
+from traindoctor.cli.completion import json_option
 from traindoctor.diagnosis import Diagnosis, diagnose
 from traindoctor.errors import RecordError
 from traindoctor.logs import read_log
@@ -43,13 +41,7 @@ def tell(diagnosis: Diagnosis, record: Record, source: Path, json_file: str | No
 
 
 @click.command()
-@click.option(
-    "--json",
-    "json_file",
-    metavar="FILE",
-    shell_complete=files,
-    help="Also write the verdict as JSON; - for standard output.",
-)
+@json_option("Also write the verdict as JSON; - for standard output.")
 @click.option(
     "--vocab-size",
     type=click.IntRange(min=2),

@@ -3,8 +3,6 @@
 `make docs` calls it: python -m traindoctor.cli.docs docs/checks examples/causes
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """traindoctor explain: the page of a cause."""
 
-from __future__ import annotations
-
 import sys
 
 import click

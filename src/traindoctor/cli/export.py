@@ -1,7 +1,5 @@
 """`traindoctor export`: a run's model for transformers, or its numbers as CSV or Parquet."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """`traindoctor generate`: a trained run writes text."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """traindoctor gradcheck module:function"""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys
@@ -10,18 +8,14 @@ from typing import Any
 
 import click
 
-from traindoctor.cli.completion import files
+from traindoctor.cli.completion import files, json_option
 from traindoctor.errors import TraindoctorError
 
 
 @click.command("gradcheck")
 @click.argument("target", metavar="MODULE:FUNCTION", shell_complete=files)
-@click.option(
-    "--json",
-    "json_file",
-    metavar="FILE",
-    shell_complete=files,
-    help="Also write the answer as JSON; - for standard output (what the module prints goes to standard error).",
+@json_option(
+    "Also write the answer as JSON; - for standard output (what the module prints goes to standard error)."
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the random directions.")
 def command(target: str, json_file: str | None, seed: int) -> int:

@@ -1,7 +1,5 @@
 """`traindoctor import metrics.csv -o DIR`: another tool's metrics as a record."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -35,6 +33,7 @@ def command(out: str | None, vocab_size: int | None, source: Path) -> int:
     from traindoctor.logs import read_log, write_log
     from traindoctor.plain_files import is_there
     from traindoctor.record.stored_ranks import record_files
+    from traindoctor.record.wording import wrapped
     from traindoctor.report import next_steps, terminal
     from traindoctor.report.json import as_dict
 
@@ -50,7 +49,7 @@ def command(out: str | None, vocab_size: int | None, source: Path) -> int:
     click.echo(f"{steps}, {len(record.names)} series: {folder}")
     width = terminal.width_of(sys.stdout)
     for line in columns(record.facts["imported"]):
-        click.echo("\n".join(terminal.wrapped(line, width, "", "  ")))
+        click.echo("\n".join(wrapped(line, width, "", "  ")))
     commands = next_steps.next_steps(diagnosis, folder)
     click.echo(next_steps.text(commands, width), nl=False)
     return 0

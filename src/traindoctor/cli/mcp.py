@@ -1,7 +1,5 @@
 """`traindoctor mcp`: a server for coding agents on standard input and output."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -4,8 +4,6 @@ The user's file is never changed: the copy stands among links to its neighbours,
 `Path(__file__).parent / "data.txt"` work as they do for the script itself.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import dataclass

@@ -13,8 +13,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from traindoctor.cli.completion import files
+from traindoctor.cli.completion import files, json_option
 from traindoctor.errors import TraindoctorError
+from traindoctor.record.wording import wrapped
 from traindoctor.report import terminal
 
 if TYPE_CHECKING:
@@ -31,13 +32,7 @@ if TYPE_CHECKING:
     help="Vocabulary size; may be repeated.  [default: 34 1003 2004 32000 50257 262144]",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the logits.")
-@click.option(
-    "--json",
-    "json_file",
-    metavar="FILE",
-    shell_complete=files,
-    help="Write everything as JSON ('-': standard output).",
-)
+@json_option("Write everything as JSON ('-': standard output).")
 @click.option(
     "--plot",
     "plot_file",
@@ -131,7 +126,7 @@ def _print(
     console.print("\nDoes the way of adding change the loss or the gradient? It ...")
     for c in conclusions:
         lead = f"  V = {c.vocabulary:<7} {c.dtype:<9} "
-        for line in terminal.wrapped(c.text, console.width, lead, " " * len(lead)):
+        for line in wrapped(c.text, console.width, lead, " " * len(lead)):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     if reference is None:
         console.print("  (float64 itself was not checked: pip install mpmath)")
@@ -174,7 +169,7 @@ def _print_quarrel(console: Console, tests: Sequence[DifferenceTest]) -> None:
         f"of a right gradient fail: rounding alone is {short(disputed.rounding)} of a coordinate. In "
         f"float64 with h = {short(right.step)}, {right.failures} fail (mean error {short(right.mean_error)})."
     )
-    console.print("\n".join(terminal.wrapped(text, console.width)), highlight=False, markup=False)
+    console.print("\n".join(wrapped(text, console.width)), highlight=False, markup=False)
 
 
 PLOTS = (".png", ".svg", ".html")

@@ -1,7 +1,5 @@
 """`traindoctor report`: what a run's record shows, as a page, as Markdown, as JSON, as PNG plots."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from traindoctor.capture import launchers
-from traindoctor.cli.completion import files
+from traindoctor.cli.completion import files, json_option
 from traindoctor.cli.sizes import Bytes
 from traindoctor.errors import RecordError, TraindoctorError
 from traindoctor.integrations.board_beside import BOARDS, BoardBeside, require
@@ -40,12 +40,8 @@ WRITES_WITHIN = 2.0
     shell_complete=files,
     help="Folder of the run (default: a new one under runs/).",
 )
-@click.option(
-    "--json",
-    "json_file",
-    metavar="FILE",
-    shell_complete=files,
-    help="Write the verdict as JSON; - for standard output (the script's own goes to standard error).",
+@json_option(
+    "Write the verdict as JSON; - for standard output (the script's own goes to standard error)."
 )
 @click.option(
     "--budget",

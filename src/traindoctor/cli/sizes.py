@@ -1,7 +1,5 @@
 """Sizes of memory as people write them: 512M, 2G, 1.5 GiB."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

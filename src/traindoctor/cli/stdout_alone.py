@@ -1,7 +1,5 @@
 """`--json -`: standard output has the JSON and nothing else."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import IO

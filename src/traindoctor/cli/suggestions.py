@@ -1,7 +1,5 @@
 """Did you mean: the nearest commands and options to one that does not exist."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """`traindoctor train`: from text files to a trained language model, in one command."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -13,7 +11,7 @@ from typing import IO, Any, Literal
 
 import click
 
-from traindoctor.cli.completion import files
+from traindoctor.cli.completion import files, json_option
 from traindoctor.cli.stdout_alone import stdout_for_json
 from traindoctor.errors import CheckpointError, ConfigError, TraindoctorError
 from traindoctor.integrations.board_beside import BOARDS, BoardBeside, require
@@ -89,13 +87,7 @@ def setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="Send the health measures and the verdict to a board as the run goes on.",
 )
 @click.option("--quiet", is_flag=True, help="Print only how it ends.")
-@click.option(
-    "--json",
-    "json_file",
-    metavar="FILE",
-    shell_complete=files,
-    help="Write the verdict as JSON; - for standard output (all else goes to standard error).",
-)
+@json_option("Write the verdict as JSON; - for standard output (all else goes to standard error).")
 @setting_options
 def command(
     preset: str | None,

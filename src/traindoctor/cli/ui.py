@@ -1,7 +1,5 @@
 """`traindoctor ui`: look at runs in the browser, live."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

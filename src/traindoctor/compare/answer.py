@@ -1,7 +1,5 @@
 """What a comparison found: the first tensor that differs, what kind of difference it is, and how far the rest agrees."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Which tensor of one side is which of the other: by name, then by shape and order, layer by layer."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The answer as one page that opens offline: the first difference, its kind, and the error growing through the layers."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,13 +1,11 @@
 """What two runs show beside their losses: verdict, laws and the numbers of their curves."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
 
 from traindoctor.checks import BY_SLUG
-from traindoctor.compare.run_losses import end_of, last_tenth
+from traindoctor.compare.run_losses import at_equal_steps, end_of, last_tenth
 from traindoctor.compare.run_rows import Cell, Row, rows_of
 from traindoctor.diagnosis import Diagnosis
 from traindoctor.record import Record, Series
@@ -89,12 +87,10 @@ def curve_rows(a: Record, b: Record, measure: str | None) -> tuple[Row, ...]:
 
 def _at_equal_steps(a: Series, b: Series) -> list[Row]:
     """At the first, the last and three common steps between."""
-    first, second = dict(a), dict(b)
-    steps = sorted(first.keys() & second.keys())
-    chosen = sorted({round(i * (len(steps) - 1) / 4) for i in range(5)}) if steps else []
-    return [
-        Row(f"training loss, step {steps[i]}", first[steps[i]], second[steps[i]]) for i in chosen
-    ]
+    steps, *values = at_equal_steps(a, b)
+    first, second = (one.tolist() for one in values)
+    chosen = sorted({round(i * (len(steps) - 1) / 4) for i in range(5)}) if len(steps) else []
+    return [Row(f"training loss, step {steps[i]}", first[i], second[i]) for i in chosen]
 
 
 def clip_share(record: Record) -> float | None:

@@ -3,8 +3,6 @@
 Nothing is called better whose data differ, and nothing fixed that no test of B has ruled out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,13 +1,10 @@
 """A comparison of two runs as plain text: a table of two columns, no line wider than it may be."""
 
-from __future__ import annotations
-
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from traindoctor.compare.run_rows import Row
 from traindoctor.compare.run_scripts import Scripts
-from traindoctor.record.wording import counted
+from traindoctor.record.wording import counted, wrapped
 
 MIN_WIDTH = 40
 INDENT = "  "
@@ -30,18 +27,18 @@ def lines_of(
     width: int,
 ) -> list[str]:
     width = max(MIN_WIDTH, width)
-    lines = _wrap(headline, width)
+    lines = wrapped(headline, width)
     for mark, title in zip("AB", titles):
-        lines += _wrap(title, width, f"{INDENT}{mark}  ", INDENT + " " * 3)
+        lines += wrapped(title, width, f"{INDENT}{mark}  ", INDENT + " " * 3)
     for note in notes:
-        lines += _wrap(note, width, f"{INDENT}note  ", INDENT + " " * 6)
+        lines += wrapped(note, width, f"{INDENT}note  ", INDENT + " " * 6)
     for name, rows in sections.items():
         lines += _section(name, rows, width)
-    lines += ["", *_wrap(f"script: {script.said}", width)]
+    lines += ["", *wrapped(f"script: {script.said}", width)]
     for line in script.diff[:MOST_DIFF]:
         lines += _code(line, width)
     if len(script.diff) > MOST_DIFF:
-        lines += _wrap(_left(len(script.diff) - MOST_DIFF, "line"), width, INDENT, INDENT)
+        lines += wrapped(_left(len(script.diff) - MOST_DIFF, "line"), width, INDENT, INDENT)
     return lines
 
 
@@ -49,18 +46,18 @@ def _section(name: str, rows: Sequence[Row], width: int) -> list[str]:
     shown = [row for row in rows if row.differs] if name in ONLY_DIFFERENT else list(rows)
     if not shown:
         said = f"the same in all {len(rows)} that are known" if rows else "not recorded"
-        return ["", *_wrap(f"{name}: {said}", width)]
+        return ["", *wrapped(f"{name}: {said}", width)]
     names = max(12, int(NAMES * width))
     cell = (width - names - 2 * len(INDENT)) // 2
     lines = ["", *_beside((name, "A", "B"), (names, cell, cell), lead="")]
     for row in shown[:MOST_ROWS]:
         lines += _row(row, (names, cell, cell), width)
         if row.note:
-            lines += _wrap(f"law: {row.note}", width, INDENT * 2, INDENT * 4)
+            lines += wrapped(f"law: {row.note}", width, INDENT * 2, INDENT * 4)
     if len(shown) > MOST_ROWS:
-        lines += _wrap(_left(len(shown) - MOST_ROWS, "row"), width, INDENT, INDENT)
+        lines += wrapped(_left(len(shown) - MOST_ROWS, "row"), width, INDENT, INDENT)
     if len(shown) < len(rows):
-        lines += _wrap(f"the same: {len(rows) - len(shown)} others", width, INDENT, INDENT)
+        lines += wrapped(f"the same: {len(rows) - len(shown)} others", width, INDENT, INDENT)
     return lines
 
 
@@ -73,14 +70,14 @@ def _row(row: Row, widths: tuple[int, int, int], width: int) -> list[str]:
     return [
         line
         for mark, text in pairs
-        for line in _wrap(f"{row.name} in {mark}: {text}", width, INDENT, INDENT * 2)
+        for line in wrapped(f"{row.name} in {mark}: {text}", width, INDENT, INDENT * 2)
     ]
 
 
 def _beside(cells: tuple[str, str, str], widths: tuple[int, int, int], *, lead: str) -> list[str]:
     """Each cell is wrapped within its own column."""
     columns = [
-        _wrap(text, width, lead if not number else "", INDENT * 2 if not number else "")
+        wrapped(text, width, lead if not number else "", INDENT * 2 if not number else "")
         for number, (text, width) in enumerate(zip(cells, widths))
     ]
     height = max(map(len, columns))
@@ -89,17 +86,6 @@ def _beside(cells: tuple[str, str, str], widths: tuple[int, int, int], *, lead: 
         INDENT.join(part.ljust(width) for part, width in zip(parts, widths)).rstrip()
         for parts in zip(*filled)
     ]
-
-
-def _wrap(text: str, width: int, lead: str = "", rest: str = "") -> list[str]:
-    wrapped = textwrap.wrap(
-        " ".join(text.split()),
-        width,
-        initial_indent=lead,
-        subsequent_indent=rest,
-        break_on_hyphens=False,
-    )
-    return wrapped or [lead]
 
 
 def _code(line: str, width: int) -> list[str]:

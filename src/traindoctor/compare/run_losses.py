@@ -3,8 +3,6 @@
 The noise of a curve is the spread of its own changes from step to step: what one batch is harder than the next.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Rows of a comparison: one thing of both runs side by side, and how numbers are said so that a difference shows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

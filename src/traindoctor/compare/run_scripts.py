@@ -1,7 +1,5 @@
 """The text of two scripts, line by line."""
 
-from __future__ import annotations
-
 import difflib
 from collections import Counter
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How two runs were set, and where they ran: what their records know of it, by the names that a user would look for."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Mapping

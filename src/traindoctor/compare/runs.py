@@ -1,7 +1,5 @@
 """Two recorded runs side by side, before and after a change: did it help? `compare_runs(a, b).headline` says it in a sentence."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

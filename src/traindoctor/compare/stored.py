@@ -1,7 +1,5 @@
 """Where the numbers of a tensor stand in a file: raw, .npy or .safetensors. Headers are read as text and never evaluated."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """The answer as lines of text: the headline, what kind of difference it is, and the tensors around the first one."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Sequence
 

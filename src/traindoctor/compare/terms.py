@@ -1,7 +1,5 @@
 """One side in the other's terms: B's tensors under A's names and in A's layout."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

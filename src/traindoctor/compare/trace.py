@@ -1,7 +1,5 @@
 """A trace: the tensors of a few training steps, in the order in which they were made. Plain data, read when asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Whether a change of a script cured it: what was broken without the change and holds with it, and what the loss gained."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The walk: forward, loss, backward, update in the order in which A made them, and the first tensor that differs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal

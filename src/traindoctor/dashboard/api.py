@@ -1,7 +1,5 @@
 """The requests of the page. Each gives JSON; a fault of a record is an answer, never a crash."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

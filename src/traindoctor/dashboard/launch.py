@@ -1,7 +1,5 @@
 """Starts the page beside a run, in a process of its own. Imports nothing heavy: the script comes first."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

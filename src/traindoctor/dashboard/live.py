@@ -1,7 +1,5 @@
 """Server-sent events: one small message whenever a run, or the list of runs, has changed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

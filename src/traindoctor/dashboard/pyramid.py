@@ -4,8 +4,6 @@
 comes straight from the record by its index.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

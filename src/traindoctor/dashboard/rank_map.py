@@ -1,7 +1,5 @@
 """The heat map of all ranks, which a live page asks for again and again: a thousand records take seconds to read."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Who may ask: a browser on this machine, for this page. And what the page may do: nothing but its own script."""
 
-from __future__ import annotations
-
 import re
 
 from starlette.datastructures import Headers, MutableHeaders

@@ -1,7 +1,5 @@
 """The live page on this machine's loopback address: in this process, or beside a run in its own."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -4,8 +4,6 @@ A run is named by its path below the folder. A name that the scan did not find i
 can reach a file outside: names are looked up, never joined to a path.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """The verdict of each run: the doctor's own where the record has it, else made here, in the background."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass, field

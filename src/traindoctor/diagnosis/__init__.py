@@ -1,7 +1,6 @@
 """From outcomes of checks to a verdict."""
 
 from traindoctor.diagnosis.engine import (
-    Wanted,
     diagnose,
     examine,
     explain,
@@ -9,37 +8,22 @@ from traindoctor.diagnosis.engine import (
     overhead_percent,
     wanted,
 )
-from traindoctor.diagnosis.rules import EXPLAINS, consequences
-from traindoctor.diagnosis.symptoms import Symptom, symptoms
-from traindoctor.diagnosis.verdict import (
-    Cause,
-    Diagnosis,
-    Run,
-    Verdict,
-    explains,
-    judge,
-    more_time,
-    rank,
-)
+from traindoctor.diagnosis.rules import consequences
+from traindoctor.diagnosis.symptoms import Symptom
+from traindoctor.diagnosis.verdict import Cause, Diagnosis, Run, judge, more_time
 
 __all__ = [
-    "EXPLAINS",
     "Cause",
     "Diagnosis",
     "Run",
     "Symptom",
-    "Verdict",
-    "Wanted",
     "consequences",
     "diagnose",
     "examine",
     "explain",
-    "explains",
     "find_check",
     "judge",
     "more_time",
     "overhead_percent",
-    "rank",
-    "symptoms",
     "wanted",
 ]

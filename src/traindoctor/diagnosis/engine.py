@@ -1,7 +1,5 @@
 """Runs every check on a record, and orders the exams that would settle what is open."""
 
-from __future__ import annotations
-
 import difflib
 import shlex
 import traceback

@@ -1,7 +1,5 @@
 """The verdict on another tool's log: what its curves show. Curves prove nothing, so it is inconclusive, whatever they show."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@
 a consequence, not a cause. The table is transitive and has no circle (a test walks it).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

@@ -1,7 +1,5 @@
 """What a person would see on the curves. A symptom is never a cause; it says that one must exist."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -230,9 +228,8 @@ def _always_clipped(record: Record) -> list[Symptom]:
     norm, limit = record.get("grad.norm"), record.get("clip.limit")
     if norm is None or limit is None or len(norm) < MIN_POINTS:
         return []
-    _, at_norm, at_limit = np.intersect1d(norm.steps, limit.steps, return_indices=True)
-    limits = limit.values[at_limit]
-    clipped = norm.values[at_norm] > limits
+    _, norms, limits = norm.beside(limit)
+    clipped = norms > limits
     if not len(clipped) or np.all(np.isnan(limits)) or float(np.mean(clipped)) < CLIPPED:
         return []
     text = f"{100 * float(np.mean(clipped)):.0f} % of the steps are clipped"

@@ -1,7 +1,5 @@
 """Ranks findings into a verdict: healthy, sick or inconclusive; running while nothing is found yet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal

@@ -1,26 +1,21 @@
 """Exam: do the micro-batches of a step add up to the gradient of the one big batch?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.sites import by_line, valid_count
 from traindoctor.tape.execute import replay
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
+from traindoctor.tape.tape import StepTape
 
 
-@exam(name="accumulation", title="Micro-batches against the big batch", cost=3)
-def accumulation(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="accumulation", title="Micro-batches against the big batch", cost=3)
+def accumulation(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """Weight of one target in each micro-batch: in the mean over the big batch all are equal, their sum is 1."""
-    tape = patient.tape
-    assert tape is not None
     if len(tape.roots) < 2:
         raise NotApplicable("the step has one backward pass")
     sites = [site for site in loss_sites(tape) if site.in_root and site.op.outputs[0] is not None]

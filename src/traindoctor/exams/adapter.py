@@ -1,7 +1,5 @@
 """Lets autograd call a forward and a backward that are not torch: C, CUDA, Go, by NumPy arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,21 +1,17 @@
 """Which exam is due, what it costs, and its performance: the doctor's book of exams."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traindoctor.exams import EXAMS, load
+from traindoctor.experiment.patient import Patient
 from traindoctor.ground.memory import memory
 from traindoctor.record import ExamResult
 from traindoctor.record.stages import BY_STAGE, exam_and_stage
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
 
 # A check may ask for an exam again, on a later step. Twice as far each time and some steps more, and not for ever.
 MAX_ATTEMPTS = 6

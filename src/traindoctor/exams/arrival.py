@@ -1,15 +1,11 @@
 """Exam: does the script itself divide or clip its gradients before the step?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.experiment.arrival import arrivals, by_hand
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
+from traindoctor.experiment.patient import Patient
 
 
 @exam(name="gradient_arrival", title="Gradients changed between backward and step", cost=0.5)

@@ -3,29 +3,25 @@
 Legend: d is the length of a query; scores q.k are customarily divided by sqrt(d).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam_of_tape
 from traindoctor.experiment.moved_weights import stirred
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.origins import argument
 from traindoctor.graph.structure import Attention, Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import MASKS, PASSING_ON, PRODUCTS
 from traindoctor.tape.ops import Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Below this a score is masked, not merely small.
 MASKED = -1e4
@@ -51,14 +47,14 @@ class Reading:
     """The largest score that can be, where queries and keys are both normalised: their lengths times the factor."""
 
 
-@exam(name="attention_scores", title="Spread and scaling of attention scores", cost=3)
-def attention_scores(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(
+    name="attention_scores", title="Spread and scaling of attention scores", cost=3, first=True
+)
+def attention_scores(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`attentions`: std of scores, entropy over ln(keys), the factor applied to q.k and d.
 
     The first tape is read: later a healthy model may have sharpened its attention by itself.
     """
-    tape = patient.first_tape
-    assert tape is not None
     structure = Structure(tape)
     if not structure.attentions:
         raise NotApplicable("the step has no attention: no softmax is multiplied with data")

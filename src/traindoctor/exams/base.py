@@ -1,23 +1,20 @@
 """What an exam is: an active test on a replay, with a known right answer and a noise estimate."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import Any
 
 from traindoctor.errors import ReplayError, in_a_sentence
+from traindoctor.experiment.patient import Patient
+from traindoctor.graph.ends import Ends
 from traindoctor.graph.input_sites import asks_for_tokens, input_sites
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.ground.collective import OTHERS_FIXED
 from traindoctor.ground.watchdog import Overdue, limited
 from traindoctor.record import ExamResult
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.graph.ends import Ends
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 
 class NotApplicable(Exception):
@@ -97,6 +94,23 @@ def exam(
 
     def build(perform: Callable[[Any], Mapping[str, Any]]) -> Exam:
         return Exam(name, title, cost, perform, needs_tape, least)
+
+    return build
+
+
+def exam_of_tape(
+    *, name: str, title: str, cost: float, first: bool = False, least: float | None = None
+) -> Callable[[Callable[[Patient, StepTape], Mapping[str, Any]]], Exam]:
+    """The same of a function of the patient and its latest tape, or its `first` one."""
+
+    def build(perform: Callable[[Patient, StepTape], Mapping[str, Any]]) -> Exam:
+        @wraps(perform)
+        def on_tape(patient: Patient) -> Mapping[str, Any]:
+            tape = patient.first_tape if first else patient.tape
+            assert tape is not None
+            return perform(patient, tape)
+
+        return Exam(name, title, cost, on_tape, least=least)
 
     return build
 

@@ -1,24 +1,20 @@
 """Would the examples of a step be faster as one batch? Timed on a copy of the model."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.origins import walk_back
 from traindoctor.ground.hooks_aside import has_hooks
 from traindoctor.ground.names import SHARDED, sharded
 from traindoctor.ground.nested import tensors_in
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Rounds of both kinds, in turn: the machine's load hits them alike. The first is for warming up.
 ROUNDS = 6

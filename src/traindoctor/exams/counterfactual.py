@@ -3,13 +3,11 @@
 All are judged by the averaged last weights on batches that come later.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, NotPossible, TooEarly, exam
+from traindoctor.exams.base import Exam, NotApplicable, NotPossible, TooEarly, exam
 from traindoctor.experiment.arrival import by_hand
 from traindoctor.experiment.control import (
     FEWEST_ROUNDS,
@@ -21,13 +19,10 @@ from traindoctor.experiment.control import (
     rounds_against_itself,
 )
 from traindoctor.experiment.held_fixed import held_fixed
+from traindoctor.experiment.patient import Patient
 from traindoctor.experiment.rules import HALVES
-from traindoctor.experiment.snapshot import FIRST_STEPS, LATER_STEPS
+from traindoctor.experiment.snapshot import FIRST_STEPS, LATER_STEPS, Snapshot, StepLog
 from traindoctor.experiment.trial import MIN_BATCHES, Change, Plan
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.experiment.snapshot import Snapshot, StepLog
 
 # Warm-up over half of the steps. Where the run breaks after n steps, at least n and this many more must be at
 # the full rate: a warm-up that only puts the break off cures nothing.
@@ -38,6 +33,14 @@ LARGEST_FACTOR = 100_000
 USUAL_LIMIT = 1.0
 NO_DECAY = {"no decay": Change(settings={"weight_decay": 0.0}, decay_by_hand=False)}
 USUAL_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
+
+
+def repeated(
+    name: str, title: str, steps: int, runs: int = 4
+) -> Callable[[Callable[[Any], Mapping[str, Any]]], Exam]:
+    """An exam of so many runs of some steps, and six later batches; at least of half the steps."""
+    least = runs * (steps // 2 + 6)
+    return exam(name=name, title=title, cost=runs * (steps + 6), least=least)
 
 
 def first_plan(patient: Patient, runs: int = 4) -> Plan:
@@ -118,11 +121,11 @@ def clipping(plan: Plan) -> dict[str, Change]:
     return {} if clipped or not plan.control().blown else {"clipped": Change(clip_at=USUAL_LIMIT)}
 
 
-@exam(
-    name="experiment_rate_down",
-    title="The first steps again with a lower rate, and with a warm-up",
-    cost=5 * (FIRST_STEPS + 6),
-    least=5 * (FIRST_STEPS // 2 + 6),
+@repeated(
+    "experiment_rate_down",
+    "The first steps again with a lower rate, and with a warm-up",
+    FIRST_STEPS,
+    runs=5,
 )
 def experiment_rate_down(patient: Patient) -> dict[str, Any]:
     plan = breaking_plan(patient)
@@ -166,12 +169,7 @@ def _better(variants: Mapping[str, Any], factor: int, than: int) -> bool:
     return bool(variants[f"lr*{factor}"]["loss"] < variants[f"lr*{than}"]["loss"])
 
 
-@exam(
-    name="experiment_rate_up",
-    title="Late steps again with a higher rate",
-    cost=5 * (LATER_STEPS + 6),
-    least=5 * (LATER_STEPS // 2 + 6),
-)
+@repeated("experiment_rate_up", "Late steps again with a higher rate", LATER_STEPS, runs=5)
 def experiment_rate_up(patient: Patient) -> dict[str, Any]:
     # At the end of a schedule any rate is low: then the first steps tell.
     plan = first_plan(patient, runs=6) if decayed(patient) else late_plan(patient, runs=6)
@@ -196,12 +194,7 @@ def experiment_rate_up(patient: Patient) -> dict[str, Any]:
     return values
 
 
-@exam(
-    name="experiment_schedule",
-    title="Late steps again with the highest rate of the run",
-    cost=4 * (LATER_STEPS + 6),
-    least=4 * (LATER_STEPS // 2 + 6),
-)
+@repeated("experiment_schedule", "Late steps again with the highest rate of the run", LATER_STEPS)
 def experiment_schedule(patient: Patient) -> dict[str, Any]:
     plan = late_plan(patient)
     peak = max(_rates(patient), default=0.0)
@@ -230,32 +223,17 @@ def _rates_of(logs: Iterable[StepLog]) -> Iterator[float]:
                 yield float(settings["lr"])
 
 
-@exam(
-    name="experiment_decay",
-    title="Late steps again without weight decay",
-    cost=4 * (LATER_STEPS + 6),
-    least=4 * (LATER_STEPS // 2 + 6),
-)
+@repeated("experiment_decay", "Late steps again without weight decay", LATER_STEPS)
 def experiment_decay(patient: Patient) -> dict[str, Any]:
     return compare(late_plan(patient), NO_DECAY, seconds=patient.seconds)
 
 
-@exam(
-    name="experiment_decay_start",
-    title="The first steps again without weight decay",
-    cost=4 * (FIRST_STEPS + 6),
-    least=4 * (FIRST_STEPS // 2 + 6),
-)
+@repeated("experiment_decay_start", "The first steps again without weight decay", FIRST_STEPS)
 def experiment_decay_start(patient: Patient) -> dict[str, Any]:
     return compare(first_plan(patient), NO_DECAY, seconds=patient.seconds)
 
 
-@exam(
-    name="experiment_clip",
-    title="Late steps again with a wider clip limit",
-    cost=5 * (LATER_STEPS + 6),
-    least=5 * (LATER_STEPS // 2 + 6),
-)
+@repeated("experiment_clip", "Late steps again with a wider clip limit", LATER_STEPS, runs=5)
 def experiment_clip(patient: Patient) -> dict[str, Any]:
     plan = late_plan(patient)
     own = plan.gradients
@@ -265,22 +243,16 @@ def experiment_clip(patient: Patient) -> dict[str, Any]:
     return compare(plan, changes, seconds=patient.seconds, promising=2)
 
 
-@exam(
-    name="experiment_adam",
-    title="The first steps again with Adam's usual settings",
-    cost=4 * (FIRST_STEPS + 6),
-    least=4 * (FIRST_STEPS // 2 + 6),
-)
+@repeated("experiment_adam", "The first steps again with Adam's usual settings", FIRST_STEPS)
 def experiment_adam(patient: Patient) -> dict[str, Any]:
     change = Change(settings=USUAL_ADAM, fresh_state=True)
     return compare(first_plan(patient), {"usual Adam settings": change}, seconds=patient.seconds)
 
 
-@exam(
-    name="experiment_precision",
-    title="Steps again with a float32 copy of the half-precision weights",
-    cost=4 * (FIRST_STEPS + 6),
-    least=4 * (FIRST_STEPS // 2 + 6),
+@repeated(
+    "experiment_precision",
+    "Steps again with a float32 copy of the half-precision weights",
+    FIRST_STEPS,
 )
 def experiment_precision(patient: Patient) -> dict[str, Any]:
     """From the first step; where the weights are half ones only later on, from the latest weights that were kept."""
@@ -298,11 +270,10 @@ def _steps_halves(plan: Plan) -> bool:
     return any(kept.parameters[name].dtype in HALVES for group in kept.groups for name in group)
 
 
-@exam(
-    name="experiment_loss_scale",
-    title="The first steps again with the factor on the loss, or on its gradients, undone",
-    cost=4 * (FIRST_STEPS + 6),
-    least=4 * (FIRST_STEPS // 2 + 6),
+@repeated(
+    "experiment_loss_scale",
+    "The first steps again with the factor on the loss, or on its gradients, undone",
+    FIRST_STEPS,
 )
 def experiment_loss_scale(patient: Patient) -> dict[str, Any]:
     plan = first_plan(patient)

@@ -1,28 +1,22 @@
 """Exam: units of a ReLU that fire for no token of the batch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.origins import argument, depends_on, walk_back
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import ABOVE, CUTTING
 from traindoctor.tape.ops import PARAMETER, Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 
-@exam(name="dead_units", title="Units that never fire", cost=2)
-def dead_units(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="dead_units", title="Units that never fire", cost=2)
+def dead_units(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`layers`: per activation the share of units (last axis) that are 0 for every token of the step."""
-    tape = patient.tape
-    assert tape is not None
     ops = [op for op in tape.ops if op.kind in CUTTING and op.outputs[0] is not None]
     # clamp(min=0) is a ReLU by another name
     ops += [op for op in tape.ops if op.kind == "clamp" and 0 in op.args[1:2]]

@@ -4,18 +4,17 @@ Tokens of the second half of one row are replaced at the embedding call and the 
 that enter the loss are compared. A place that may not move and does not gives exactly 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import exam, nothing_beside_tokens
+from traindoctor.exams.base import exam_of_tape, nothing_beside_tokens
 from traindoctor.experiment.moved_weights import stirred
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.ends import (
     ROUNDING,
@@ -32,11 +31,7 @@ from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import distance_from_step, require_faithful
 from traindoctor.tape.operators import PASSING_ON
 from traindoctor.tape.ops import Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
-
+from traindoctor.tape.tape import StepTape
 
 # How far weights are moved, as a share of their size, where nothing passes with those of the first step.
 STIRRED = 0.5
@@ -44,11 +39,9 @@ STIRRED = 0.5
 MOST_PAIRS = 4
 
 
-@exam(name="dependence", title="Which outputs move when a token changes", cost=6)
-def dependence(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="dependence", title="Which outputs move when a token changes", cost=6)
+def dependence(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`pairs`: per loss and look-up the largest movement of scores, over their spread, by region."""
-    tape = patient.tape
-    assert tape is not None
     structure = Structure(tape)
     found = find_ends(tape, structure)
     ends = [e for e in found if usable(e)]
@@ -101,7 +94,7 @@ def told_apart(tape: StepTape, structure: Structure, ends: Ends) -> bool:
 def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
     assert ends.layout is not None
     axis, rows, places = ends.layout
-    index = ends.index if axis == 1 else ends.index.T  # (B, T)
+    index = ends.inputs
     row, begin, end = chosen_row(index)
     want = (ends.loss.logits,)
     base = replay(tape, want=want)[ends.loss.logits]
@@ -137,20 +130,20 @@ def examine(tape: StepTape, structure: Structure, ends: Ends) -> dict[str, Any]:
         if result["any_token"] == 0 and len(moved) == rows:
             result["stirred"] = by_stirred_weights(tape, ends, every, lambda moved: moved[row])
     else:
-        grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
+        grid = ends.grid(moved)
         # A place whose target does not count may see what it likes: the prefix of a prefix model, padding.
         counts = (
             ends.loss.valid.cpu()
             if ends.loss.class_dim is not None
             else torch.ones(len(moved), dtype=torch.bool)
         )
-        counts = counts.reshape(rows, places) if axis == 1 else counts.reshape(places, rows).T
+        counts = ends.grid(counts)
         result |= by_region(grid, counts, row, middle, spread)
         result["crossed"] = is_crossed(moved, counts, ends, row, middle)
         if index.shape[1] - middle > 1 or middle > begin:
             one_token = changed(index, ends, row, range(middle, middle + 1))
             one = movement(tape, ends, base, one_token)
-            grid = one.reshape(rows, places) if axis == 1 else one.reshape(places, rows).T
+            grid = ends.grid(one)
             result |= of_one_token(grid, row, middle, spread)
             if ends.causal and hole_behind(grid[row], middle):
                 result["hole"] = smallest_hole(tape, ends, row, begin, middle)
@@ -180,9 +173,7 @@ def of_one_token(grid: Tensor, row: int, middle: int, spread: float) -> dict[str
 
 def elsewhere(ends: Ends, row: int, place: int, moved: Tensor) -> Tensor:
     """Of the movement, that at the other places of the row."""
-    assert ends.layout is not None
-    axis, rows, places = ends.layout
-    grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
+    grid = ends.grid(moved)
     return torch.cat([grid[row, :place], grid[row, place + 1 :]])
 
 
@@ -245,27 +236,23 @@ def is_crossed(moved: Tensor, counts: Tensor, ends: Ends, row: int, middle: int)
     if not ends.causal or rows < 2:
         return False
     other = moved.reshape(places, rows).T if axis == 1 else moved.reshape(rows, places)
-    own = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
 
     def misplaced(grid: Tensor) -> bool:
         found = by_region(grid, counts, row, middle, 1.0)
         return bool(max(found["other_rows"], found["future"]) > 0 or found["after"] == 0)
 
-    return misplaced(own) and not misplaced(other)
+    return misplaced(ends.grid(moved)) and not misplaced(other)
 
 
 def smallest_hole(tape: StepTape, ends: Ends, row: int, begin: int, middle: int) -> int:
     """Of the holes behind several tokens, without dropout: blocks and patches have their borders somewhere, chance its own."""
-    assert ends.layout is not None
-    axis, rows, places = ends.layout
-    index = ends.index if axis == 1 else ends.index.T
+    index = ends.inputs
     sober = without_dropout(tape)
     base = replay(sober, want=(ends.loss.logits,))[ends.loss.logits]
     holes = []
     for place in {(begin + middle) // 2, max(begin, middle - 1), middle}:
         moved = movement(sober, ends, base, changed(index, ends, row, [place]))
-        grid = moved.reshape(rows, places) if axis == 1 else moved.reshape(places, rows).T
-        holes.append(hole_behind(grid[row], place))
+        holes.append(hole_behind(ends.grid(moved)[row], place))
     return min(holes)
 
 

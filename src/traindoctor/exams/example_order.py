@@ -7,16 +7,15 @@ do, places of one example that are taken for those of another do not.
 Legend: B examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.structure import Structure
@@ -24,10 +23,7 @@ from traindoctor.tape.execute import replay, replay_given
 from traindoctor.tape.faithful import require_faithful
 from traindoctor.tape.operators import PICKING
 from traindoctor.tape.ops import Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 FEWEST = 3
 # Moved by more than rounding in float64, relative to the largest.
@@ -38,12 +34,10 @@ AT_A_TIME = 32
 Given = dict[Ref, Tensor]
 
 
-@exam(name="example_order", title="Do predictions stay with their examples", cost=4)
-def example_order(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="example_order", title="Do predictions stay with their examples", cost=4)
+def example_order(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`strayed`: share of the predictions that have not moved with their example; `examples`: how many there are. `line`, `module`:
     the first place of the model where values of the examples do not."""
-    tape = patient.tape
-    assert tape is not None
     structure = Structure(tape)
     if not structure.attentions and not structure.weighted_sums:
         raise NotApplicable("the model has no attention")

@@ -1,26 +1,21 @@
 """Exam: the given gradient against finite differences of the replayed loss, in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import exam
+from traindoctor.exams.base import exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.sections import hides_a_path
 from traindoctor.graph.structure import meant_to_move
 from traindoctor.numerics.finite_difference import SHARP, directional_test
 from traindoctor.tape.compare import compare_all
-from traindoctor.tape.execute import replay
+from traindoctor.tape.execute import Replay, replay
 from traindoctor.tape.ops import PARAMETER
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.execute import Replay
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # At least three random directions, the largest disagreement counts: one alone can be twenty times smaller.
 DIRECTIONS = 4
@@ -30,11 +25,11 @@ FAITHFUL = 1e-2
 ROUNDINGS = 4.0
 
 
-@exam(name="finite_difference", title="Gradient against finite differences", cost=120)
-def finite_difference(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(
+    name="finite_difference", title="Gradient against finite differences", cost=120, first=True
+)
+def finite_difference(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """A second opinion: `difference` and `noise` are relative; paths that are cut on purpose make it too large."""
-    tape = patient.first_tape
-    assert tape is not None
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
     names = [

@@ -1,11 +1,9 @@
 """Exam: the first operation that makes a value that is not finite."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,16 +11,13 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotApplicable, exam
 from traindoctor.experiment.batches import sources_of
+from traindoctor.experiment.crash import Crash
+from traindoctor.experiment.patient import Patient
 from traindoctor.ground.nested import tensors_in
-from traindoctor.tape.execute import replay, visit
+from traindoctor.tape.execute import Replay, replay, visit
 from traindoctor.tape.operators import WITH_INFINITY
 from traindoctor.tape.ops import PARAMETER, Op, Ref, refs_in
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.crash import Crash
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.execute import Replay
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 
 @exam(name="first_nonfinite", title="Where the first non-finite value comes from", cost=4)

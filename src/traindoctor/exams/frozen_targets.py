@@ -4,35 +4,29 @@ A teacher's answer is meant to be the same each time it is asked. Left in traini
 student is shown another, worse teacher at every step.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import TooEarly, exam
+from traindoctor.exams.base import TooEarly, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.origins import depends_on
 from traindoctor.probes.eval_dropout import drops
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # A moving average of the student moves at every step, a target network that is copied over now and then within
 # this many: what stays bit for bit the same for longer is a teacher.
 APART = 20
 
 
-@exam(name="frozen_targets", title="Dropout in what the loss compares with", cost=3)
-def frozen_targets(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="frozen_targets", title="Dropout in what the loss compares with", cost=3)
+def frozen_targets(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`dropouts`: calls that drop something on the way to the targets; `unchanged`: the weights on that way stay the
     same bit for bit; `answers`: how often the model is asked in a step, per backward pass."""
-    tape = patient.tape
-    assert tape is not None
     found = dropping(tape)
     values = {"step": tape.step, "dropouts": len(found), "unchanged": None, "answers": 0.0}
     if not found:

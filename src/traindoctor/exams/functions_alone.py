@@ -1,16 +1,15 @@
 """Exam: each autograd.Function of the user's, alone: is its backward the derivative of its forward?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError, in_a_sentence
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.origins import learned
 from traindoctor.ground.nested import replace, tensors_in
 from traindoctor.numerics.finite_difference import directional_test
@@ -19,10 +18,7 @@ from traindoctor.tape.execute import arguments, look_inside, values_before
 from traindoctor.tape.operators import CASTS, COMPARISONS, ROUNDING, SCALING, STEPS, SUMS
 from traindoctor.tape.ops import FunctionCall, Op, Ref, is_foreign, refs_in
 from traindoctor.tape.runner import apply_whole
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # A Function called in every layer is one Function: so many different ones are tested, each once.
 MAX_FUNCTIONS = 12
@@ -30,11 +26,11 @@ MAX_FUNCTIONS = 12
 PASSED_ON = 0.5
 
 
-@exam(name="functions_alone", title="Each hand-written Function's backward", cost=2)
-def functions_alone(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(
+    name="functions_alone", title="Each hand-written Function's backward", cost=2, first=True
+)
+def functions_alone(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`functions`: per Function name, line, difference, factor, pattern and by which test."""
-    tape = patient.first_tape
-    assert tape is not None
     calls: dict[tuple[str, str | None], FunctionCall] = {}
     for call in tape.functions:
         calls.setdefault((call.name, call.line), call)

@@ -3,36 +3,30 @@
 No generate() of the script is called: tokens are put in at the embedding call, scores are read at the loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.ends import Ends, find_ends
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import require_faithful
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 MOST_TOKENS = 48
 PIECE = 4
 
 
-@exam(name="generation", title="What the model writes, greedily and by sampling", cost=120)
-def generation(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="generation", title="What the model writes, greedily and by sampling", cost=120)
+def generation(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """Share of texts that go in circles and entropy of their tokens: greedy, sampled and in the data."""
-    tape = patient.tape
-    assert tape is not None
     require_faithful(tape)
     tape = without_dropout(tape)
     ends = next((e for e in find_ends(tape) if e.causal and e.has_classes), None)
@@ -47,16 +41,15 @@ def generation(patient: Patient) -> Mapping[str, Any]:
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         written = write(tape, ends, begin, temperature)
         values[name] = describe(written[:, begin:].tolist())
-    data = ends.index if axis == 1 else ends.index.T
-    values["data"] = describe(data[:, begin:].tolist())
+    values["data"] = describe(ends.inputs[:, begin:].tolist())
     return values
 
 
 def write(tape: StepTape, ends: Ends, begin: int, temperature: float) -> Tensor:
     """(B, T): the rows with everything from `begin` on written by the model."""
     assert ends.layout is not None
-    axis, rows, places = ends.layout
-    index = (ends.index if axis == 1 else ends.index.T).clone()
+    axis = ends.layout[0]
+    index = ends.inputs.clone()
     generator = torch.Generator().manual_seed(0)
     site = ends.tokens
     assert site.index is not None
@@ -64,12 +57,7 @@ def write(tape: StepTape, ends: Ends, begin: int, temperature: float) -> Tensor:
         tokens = (index if axis == 1 else index.T).to(site.index.device)
         replayed = replay(tape, indices={site.op: tokens}, want=[ends.loss.logits])
         scores = ends.scores(replayed[ends.loss.logits]).float().cpu()
-        grid = (
-            scores.reshape(rows, places, -1)
-            if axis == 1
-            else scores.reshape(places, rows, -1).transpose(0, 1)
-        )
-        last = grid[:, place - 1]
+        last = ends.grid(scores)[:, place - 1]
         if temperature == 0:
             index[:, place] = last.argmax(-1)
         else:

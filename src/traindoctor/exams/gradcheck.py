@@ -7,8 +7,6 @@
 A C or CUDA library is tested through a small adapter: see exams/adapter.py and examples/gradcheck_ctypes.py.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

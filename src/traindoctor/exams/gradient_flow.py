@@ -1,10 +1,8 @@
 """Exam: do all trainable parameters that shape the loss get a gradient, and if not, where does it stop?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,15 +10,13 @@ from torch import Tensor
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import TooEarly, exam, no_tape
 from traindoctor.experiment.at_rest import no_gradient, trained
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.cancelled import cancelled
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import PASSING_ON, STOPPING_GRADIENTS
 from traindoctor.tape.ops import PARAMETER, Escape, Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 MAX_NAMES = 12
 # Weights that start at zero have moved by this step: what they let through is no longer exactly 0.

@@ -1,37 +1,31 @@
 """Exam: does the step compute in float16, and how much of its gradient does that lose?"""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import exam
+from traindoctor.exams.base import exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.ground.nested import tensors_in
 from traindoctor.tape.execute import replay, visit
 from traindoctor.tape.operators import INFINITE_AT_ZERO
 from traindoctor.tape.ops import Op
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Beyond this the gradient's error is worth a second look: rounding to float16 is 1e-3.
 FAINT = 0.05
 SCALES = (2.0**8, 2.0**12, 2.0**16)
 
 
-@exam(name="half_gradients", title="Gradient entries that float16 turns into 0", cost=2)
-def half_gradients(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="half_gradients", title="Gradient entries that float16 turns into 0", cost=2)
+def half_gradients(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`dtypes` of the step's results; `gradient_lost`: share of entries that are 0 and should not be;
     `tensors_lost`: share of tensors of which no entry is left; `error`: of the whole gradient, relative, and
     `error_scaled` with a larger loss; `overflow`: the first op that float16 makes infinite."""
-    tape = patient.tape
-    assert tape is not None
     found, overflow = look_through(tape)
     counted = Counter(_name(leaf.value.dtype) for leaf in tape.parameters.values())
     values = {

@@ -3,28 +3,24 @@
 Legend: a weight of shape (out, in) with RMS 1/sqrt(in) keeps the size of what goes through it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from traindoctor.exams.base import NotPossible, exam
 from traindoctor.experiment.at_rest import at_rest
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import walk_back
+from traindoctor.graph.sites import LossSite
 from traindoctor.graph.structure import Structure
 from traindoctor.ground.losses import cross_entropy
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import TAKING_WEIGHTS
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.graph.sites import LossSite
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 
 @exam(name="init_scale", title="Scale of the model at initialisation", cost=3)

@@ -3,31 +3,28 @@
 I = variance over the batch at a fixed place / mean square. 0: the input does not get through.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam, nothing_beside_tokens
+from traindoctor.exams.base import NotApplicable, exam_of_tape, nothing_beside_tokens
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.ends import find_ends
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import LAYERS
 from traindoctor.tape.ops import Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
+from traindoctor.tape.tape import StepTape
 
 MOST_LAYERS = 200
 
 
-@exam(name="input_dependence", title="How much of each activation changes with the input", cost=3)
-def input_dependence(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(
+    name="input_dependence", title="How much of each activation changes with the input", cost=3
+)
+def input_dependence(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`layers` from first to last with I and RMS; `last` is I of what enters the loss."""
-    tape = patient.tape
-    assert tape is not None
     structure = Structure(tape)
     found = find_ends(tape, structure)
     ends = [e for e in found if e.layout is not None and not e.contrastive]
@@ -59,11 +56,7 @@ def input_dependence(patient: Patient) -> Mapping[str, Any]:
     ]
     scores = ends[0].scores(replayed[logits])
     if places:
-        scores = (
-            scores.reshape(rows, places, -1)
-            if axis == 1
-            else scores.reshape(places, rows, -1).transpose(0, 1)
-        )
+        scores = ends[0].grid(scores)
     return {"layers": layers, "last": dependence_of(scores, 0), "step": tape.step}
 
 

@@ -1,19 +1,15 @@
 """Which tensors does the script keep? A census of those that are alive, by shape, and of the longest graph behind one."""
 
-from __future__ import annotations
-
 import gc
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from traindoctor.exams.base import exam
+from traindoctor.experiment.patient import Patient
 from traindoctor.ground.graph_walk import MOST_NODES, nodes_behind
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
 
 # Shapes that are told of, by the bytes they hold.
 MOST_SHAPES = 8

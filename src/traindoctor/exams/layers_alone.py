@@ -5,21 +5,17 @@ passes are called as they are, so a wrong one shows in each module around it. `l
 `guilty_module` goes down from the whole model, into what fails only, to the innermost that does.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traindoctor.errors import ReplayError, in_a_sentence
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.sections import Section, all_calls, as_function, first_calls
 from traindoctor.numerics.finite_difference import own_gradient_test
 from traindoctor.tape.faithful import require_faithful
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # The whole exam stays below so many seconds of this thread; what is left untested is said.
 SECONDS = 60.0
@@ -27,10 +23,12 @@ SECONDS = 60.0
 DIRECTIONS = 2
 
 
-@exam(name="layers_alone", title="Every module's gradient, alone", cost=400, least=20)
-def layers_alone(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(
+    name="layers_alone", title="Every module's gradient, alone", cost=400, first=True, least=20
+)
+def layers_alone(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`layers`: per module outcome, difference, noise and pattern; innermost first, `untested` when time was up."""
-    tape = faithful_tape(patient)
+    require_faithful(tape)
     found = first_calls(tape)
     if not found:
         raise NotApplicable("the step calls no module with parameters or inputs of its own")
@@ -46,14 +44,20 @@ def layers_alone(patient: Patient) -> Mapping[str, Any]:
 
 # A level of the tree costs as much as the model at most, and the model about 30 steps: two directions of 30 to 70
 # forward passes. A sound model is one level.
-@exam(name="guilty_module", title="Down to the innermost module that is wrong", cost=120, least=60)
-def guilty_module(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(
+    name="guilty_module",
+    title="Down to the innermost module that is wrong",
+    cost=120,
+    first=True,
+    least=60,
+)
+def guilty_module(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`module` with `outcome`, `difference` and `noise`: the innermost one whose own gradient is wrong.
 
     `wrong` has all of them, the worst first, each with the hand-written backward passes it calls. Without a wrong one
     `module` is None and the outcome says whether all of the step was decided.
     """
-    tape = faithful_tape(patient)
+    require_faithful(tape)
     pending = all_calls(tape)
     if not pending:
         raise NotPossible("no part of the step can be run by itself")
@@ -79,13 +83,6 @@ def guilty_module(patient: Patient) -> Mapping[str, Any]:
         "untested": [section.module for section in untested],
         "step": tape.step,
     }
-
-
-def faithful_tape(patient: Patient) -> StepTape:
-    tape = patient.first_tape
-    assert tape is not None
-    require_faithful(tape)
-    return tape
 
 
 def examine(tape: StepTape, section: Section) -> dict[str, Any]:

@@ -1,32 +1,26 @@
 """Exam: with which factor does each loss enter the gradient of the step?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.base import NotPossible, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.sites import LossSite, by_line, valid_count
 from traindoctor.tape.execute import evaluate, replay
 from traindoctor.tape.faithful import require_faithful
 from traindoctor.tape.ops import Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Two values of the same scores, one of them through a softmax in float32: 1e-7 to 1e-6; in bfloat16 1e-2.
 SAME = 0.02
 
 
-@exam(name="loss_coefficient", title="Weight of each loss in the step", cost=3)
-def loss_coefficient(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="loss_coefficient", title="Weight of each loss in the step", cost=3)
+def loss_coefficient(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """Per place in the script: the sum over the step of d(root)/d(mean loss per target); 1 is a plain mean."""
-    tape = patient.tape
-    assert tape is not None
     sites = [site for site in loss_sites(tape) if site.in_root]
     if not sites:
         raise NotPossible("the step calls no known loss function")

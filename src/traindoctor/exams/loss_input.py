@@ -1,26 +1,22 @@
 """Exam: what is handed to the loss: logits, probabilities, log-probabilities, and how many targets count."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.base import NotPossible, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import value_of, walk_back
 from traindoctor.graph.score_rows import mixed_frames, mixed_rows
 from traindoctor.graph.sites import LossSite
 from traindoctor.tape.execute import evaluate, replay
 from traindoctor.tape.operators import CLASS_LOSSES, LOG_NORMALISING
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.ops import Ref
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.ops import Ref
+from traindoctor.tape.tape import StepTape
 
 # Rows of a distribution sum to 1 up to rounding; logits do so by no accident, in all rows of all steps.
 SUM_TOLERANCE = 1e-3
@@ -32,32 +28,30 @@ MOST_SOFTMAXES = 64
 MOST_SCALINGS = 4
 
 
-@exam(name="loss_input", title="What the loss function is given", cost=2)
-def loss_input(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="loss_input", title="What the loss function is given", cost=2)
+def loss_input(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`sites`: per place of a loss, over all taped steps: do rows sum to 1, do their exponentials."""
     sites: dict[tuple[Any, ...], dict[str, Any]] = {}
     for step in sorted(patient.tapes):
-        tape = patient.tapes[step]
-        chosen = [site for site in loss_sites(tape) if site.in_root] or loss_sites(tape)
+        found = loss_sites(patient.tapes[step])
+        chosen = [site for site in found if site.in_root] or found
         for site in chosen[:16]:
-            row = describe(tape, site)
+            row = describe(patient.tapes[step], site)
             key = (row["line"], row["kind"])
             sites[key] = row if key not in sites else merge(sites[key], row)
-    looked_at, crossed = normalised_elsewhere(patient)
+    looked_at, crossed = normalised_elsewhere(tape)
     if not sites and not looked_at:
         raise NotPossible("the step calls no known loss function")
     return {
         "sites": list(sites.values()),
-        "softmaxes": softmaxes_of_distributions(patient),
+        "softmaxes": softmaxes_of_distributions(tape),
         "crossed": crossed,
-        "alignments": alignments(patient),
+        "alignments": alignments(tape),
     }
 
 
-def normalised_elsewhere(patient: Patient) -> tuple[int, list[dict[str, Any]]]:
+def normalised_elsewhere(tape: StepTape) -> tuple[int, list[dict[str, Any]]]:
     """Losses that are given log-probabilities, and those of them whose are normalised over another axis than the classes."""
-    tape = patient.tape
-    assert tape is not None
     ops = [op for op in tape.ops if op.kind in GIVEN_LOGARITHMS and op.inputs][:MOST_SOFTMAXES]
     if not ops:
         return 0, []
@@ -73,10 +67,8 @@ def normalised_elsewhere(patient: Patient) -> tuple[int, list[dict[str, Any]]]:
     return len(ops), found
 
 
-def alignments(patient: Patient) -> list[dict[str, Any]]:
+def alignments(tape: StepTape) -> list[dict[str, Any]]:
     """Losses over alignments, as `sites`; `mixed`: whether the scores of a frame are those of one place."""
-    tape = patient.tape
-    assert tape is not None
     ops = [op for op in tape.ops if op.kind == "ctc_loss" and op.inputs][:MOST_SOFTMAXES]
     if not ops:
         return []
@@ -98,10 +90,8 @@ def sums_to_one_over(values: Tensor, axis: int) -> bool:
     return values.shape[axis] > 1 and sums_to_one(values.movedim(axis, -1).flatten(0, -2))
 
 
-def softmaxes_of_distributions(patient: Patient) -> list[dict[str, Any]]:
+def softmaxes_of_distributions(tape: StepTape) -> list[dict[str, Any]]:
     """Softmaxes on the way to the loss, or to its targets, whose input is a distribution already (times a number)."""
-    tape = patient.tape
-    assert tape is not None
     roots = [root.ref for root in tape.roots if root.ref is not None]
     ops = [op for op in tape.needed(roots) if op.kind in LOG_NORMALISING and op.inputs]
     ops = ops[:MOST_SOFTMAXES]

@@ -1,13 +1,12 @@
 """Exam: over which axes does each normalisation run, and do activations grow where there is none?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from traindoctor.exams.base import exam, nothing_beside_tokens
+from traindoctor.exams.base import exam_of_tape, nothing_beside_tokens
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.ends import Ends, changed, chosen_row, find_ends, twins
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import depends_on
@@ -21,21 +20,16 @@ from traindoctor.graph.unit_norms import (
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import GROUP_NORMS, MOMENTS, POOLS, ROOTS, SHAPE_NORMS, UNDER_ROOT
 from traindoctor.tape.ops import PARAMETER, Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Variance between rows after the mean over that before it: 1/T for T places that differ at random; float32 leaves 1e-12.
 ERASED = 1e-8
 NOTHING = {"norms": [], "rms_by_hand": 0, "attentions": 0, "growth": None, "sizes": []}
 
 
-@exam(name="normalisation", title="Axes of normalisation, growth of activations", cost=4)
-def normalisation(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="normalisation", title="Axes of normalisation, growth of activations", cost=4)
+def normalisation(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`norms`: each with the axes ('batch', 'time', 'feature') it runs over; `growth` of the residual stream."""
-    tape = patient.tape
-    assert tape is not None
     structure = Structure(tape)
     ends = [e for e in find_ends(tape, structure) if e.layout is not None]
     if not ends or ends[0].layout is None:
@@ -219,8 +213,7 @@ def separate_dims(tape: StepTape, ends: Ends, sources: list[Ref]) -> dict[Ref, d
     A dimension is not told by its size: it is one along which only some entries move.
     """
     assert ends.layout is not None
-    axis, rows, _ = ends.layout
-    index = ends.index if axis == 1 else ends.index.T
+    rows, index = ends.layout[1], ends.inputs
     row, begin, end = chosen_row(index)
     place = (begin + end) // 2
     tokens = changed(index, ends, row, [place])

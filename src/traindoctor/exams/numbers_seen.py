@@ -6,29 +6,25 @@ run again, and the prediction that is compared with it is looked at: a place tha
 Legend: B rows of the batch, T places of a row, N predictions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.input_sites import input_sites
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import depends_on
+from traindoctor.graph.sites import LossSite
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import Replay, replay
 from traindoctor.tape.faithful import require_faithful
 from traindoctor.tape.ops import DATA, PARAMETER, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.graph.sites import LossSite
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Fewer numbers that are equal may be so by chance.
 FEWEST = 16
@@ -42,17 +38,15 @@ SITES, CANDIDATES, MOST_AXES = 2, 16, 4
 NOTHING = 1e-3
 
 
-@exam(
+@exam_of_tape(
     name="numbers_seen",
     title="Does a prediction see the number it has to predict",
     cost=9,
 )
-def numbers_seen(patient: Patient) -> Mapping[str, Any]:
+def numbers_seen(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`pairs`: per loss on numbers and tensor of the batch that holds its targets, over the spread of predictions: how far a
     target's own prediction moves with it (`own`), those whose targets stand before it (`before`) or behind it (`after`), and
     `other_rows`. `ahead`: the targets go on where the input ends; `beside`: other inputs of as many places."""
-    tape = patient.tape
-    assert tape is not None
     sites = [s for s in loss_sites(tape) if s.class_dim is None and s.in_root and s.from_data]
     structure = Structure(tape)
     numbers = [(s, holding(structure, s)) for s in sites[:SITES] if s.targets.is_floating_point()]

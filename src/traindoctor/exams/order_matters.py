@@ -1,28 +1,25 @@
 """Exam: does the order of the tokens help to predict the targets? A plain model learns with positions and without."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from traindoctor.exams.base import exam, nothing_beside_tokens
+from traindoctor.exams.base import exam_of_tape, nothing_beside_tokens
+from traindoctor.experiment.patient import Patient
 from traindoctor.experiment.plain_batches import data_of
 from traindoctor.experiment.reference import guessing, held_out, taught
 from traindoctor.graph.ends import find_ends
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
+from traindoctor.tape.tape import StepTape
 
 
-@exam(name="order_matters", title="A plain model with positions and without", cost=160)
-def order_matters(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(
+    name="order_matters", title="A plain model with positions and without", cost=160, first=True
+)
+def order_matters(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`gain`: how much lower the loss is with positions, on batches that neither model saw; `noise` over batches.
 
     Both models begin with the same weights and see the same batches in the same order.
     """
-    tape = patient.first_tape
-    assert tape is not None
     found = find_ends(tape)
     ends = [e for e in found if e.has_classes and e.layout is not None and not e.causal]
     if not ends:

@@ -1,15 +1,11 @@
 """Exam: does the script change weights itself, outside the optimizer's step? (decay written by hand)"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traindoctor.exams.base import NotPossible, exam
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
+from traindoctor.experiment.patient import Patient
 
 
 @exam(name="outside_changes", title="Weights changed outside the step", cost=0.1, needs_tape=False)

@@ -1,27 +1,23 @@
 """Exam: can the model learn one batch by heart? The taped step is trained again and again on copies."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotPossible, exam
+from traindoctor.exams.base import NotPossible, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.ends import find_ends
 from traindoctor.graph.loss_sites import loss_sites
+from traindoctor.graph.sites import LossSite
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import require_faithful
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.graph.sites import LossSite
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 STEPS = 80
 # Two rates: the better one counts. The exam asks for capacity, not for a schedule.
@@ -34,14 +30,12 @@ LEARNED = 0.1
 STILL, ENOUGH = 0.01, 40
 
 
-@exam(name="overfit_batch", title="Overfit one batch", cost=300, least=60)
-def overfit_batch(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="overfit_batch", title="Overfit one batch", cost=300, least=60)
+def overfit_batch(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`start` and `end` of the loss; `floor` is what targets that contradict each other leave.
 
     `learned` where it comes near the floor, `stalled` where it stays above and falls no more.
     """
-    tape = patient.tape
-    assert tape is not None
     require_faithful(tape)
     tape = without_dropout(tape)
     seconds = min(SECONDS, patient.seconds) / len(RATES)
@@ -79,7 +73,7 @@ def contradiction(tape: StepTape) -> float:
         sites = [site for site in loss_sites(tape) if site.in_root and site.num_classes > 1]
         return entropy(Counter([0]), sites[0]) if len(sites) == 1 else 0.0
     axis, rows, places = ends.layout
-    index = (ends.index if axis == 1 else ends.index.T).tolist()
+    index = ends.inputs.tolist()
     targets = ends.loss.targets.cpu().tolist()
     valid = ends.loss.valid.cpu().tolist()
     seen: dict[tuple[Any, ...], Counter[int]] = {}

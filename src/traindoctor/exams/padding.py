@@ -5,24 +5,20 @@ follows there: a frequent class or digit is none. The loss's derivative by the s
 target of padding may be a class that stands elsewhere too (the tag "nothing"): then the rows that go in say where it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from traindoctor.exams.base import exam, nothing_beside_tokens
+from traindoctor.exams.base import exam_of_tape, nothing_beside_tokens
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.ends import Ends, find_ends
 from traindoctor.graph.padding_token import known_as_padding
 from traindoctor.ground.losses import cross_entropy
 from traindoctor.tape.execute import replay
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # A token whose constant tails are never longer is a blank, a repeated letter or an end of text.
 TAIL = 3
@@ -30,11 +26,9 @@ TAIL = 3
 SHORT_TAIL = 2
 
 
-@exam(name="padding", title="Do padding positions count as targets", cost=3)
-def padding(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="padding", title="Do padding positions count as targets", cost=3)
+def padding(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """Share of COUNTED targets in constant tails, in which share of rows, and the nll there against elsewhere."""
-    tape = patient.tape
-    assert tape is not None
     found = find_ends(tape)
     ends = [e for e in found if e.has_classes and e.layout is not None and e.layout[2] > 1]
     if not ends:
@@ -44,11 +38,9 @@ def padding(patient: Patient) -> Mapping[str, Any]:
 
 def examine(tape: StepTape, ends: Ends) -> dict[str, Any]:
     assert ends.layout is not None
-    axis, rows, places = ends.layout
+    axis, rows, _ = ends.layout
     y = ends.loss.targets.cpu()
-    grid = y.reshape(rows, places) if axis == 1 else y.reshape(places, rows).T
-    valid = ends.loss.valid.cpu()
-    valid = valid.reshape(rows, places) if axis == 1 else valid.reshape(places, rows).T
+    grid, valid = ends.grid(y), ends.grid(ends.loss.valid.cpu())
     tails, token, in_rows = input_tails(ends, grid, valid) or target_tails(ends, grid, valid)
     tails &= valid
     flat_tails = (tails if axis == 1 else tails.T).reshape(-1)
@@ -91,7 +83,7 @@ def input_tails(ends: Ends, grid: Tensor, valid: Tensor) -> tuple[Tensor, int, f
     """
     if ends.causal or ends.layout is None or ends.index.ndim != 2 or ends.alignment is not None:
         return None
-    inputs = ends.index if ends.layout[0] == 1 else ends.index.T
+    inputs = ends.inputs
     if inputs.shape != grid.shape:
         return None
     tails, token, in_rows = constant_tails(inputs, torch.ones_like(valid))
@@ -106,7 +98,7 @@ def input_tails(ends: Ends, grid: Tensor, valid: Tensor) -> tuple[Tensor, int, f
 def target_tails(ends: Ends, grid: Tensor, valid: Tensor) -> tuple[Tensor, int | None, float]:
     """Constant tails of the rows of targets, of a token that the rows going in end with, too, and never leave."""
     tails, token, in_rows = constant_tails(filled(grid, valid), valid)
-    inputs = ends.index if ends.layout is None or ends.layout[0] == 1 else ends.index.T
+    inputs = ends.inputs
     if token is None or not closes_rows(inputs, token):
         return torch.zeros_like(tails), None, 0.0
     if inputs.shape == grid.shape:

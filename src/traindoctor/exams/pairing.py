@@ -7,18 +7,17 @@ places. Predictions that move for several examples (a comparison of all with all
 Legend: B examples, N rows of predictions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import argument, depends_on
@@ -26,10 +25,7 @@ from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay, replay_given
 from traindoctor.tape.faithful import require_faithful
 from traindoctor.tape.ops import DATA, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Of fewer examples chance would say too much.
 FEWEST = 4
@@ -56,12 +52,12 @@ class Meeting:
     """(N, C) of the predictions, or of what has their shape."""
 
 
-@exam(name="pairing", title="Is each prediction compared with its own target", cost=12)
-def pairing(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(
+    name="pairing", title="Is each prediction compared with its own target", cost=12, first=True
+)
+def pairing(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`losses`: of each the number of its examples and how many of them could be `told` apart; `strange`: of those, how many have
     their targets asked for beside the predictions of others. `offsets`: how many different distances there are to their own."""
-    tape = patient.first_tape
-    assert tape is not None
     require_faithful(tape)
     tape = without_dropout(tape)
     structure = Structure(tape)

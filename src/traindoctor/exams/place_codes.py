@@ -5,28 +5,24 @@ bit, are exchanged: where nothing else tells them apart either, what the model s
 same to rounding; and so is the loss, where a model speaks for all its places at once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam_of_tape
 from traindoctor.experiment.moved_weights import as_of_now, nudged
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.origins import depends_on, walk_back
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import require_faithful
 from traindoctor.tape.ops import PARAMETER, Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Fewer places are a pair of numbers, not a sequence.
 PLACES = 4
@@ -50,14 +46,12 @@ class Added:
         return rows[:1].expand(places, -1) if self.by_example else rows
 
 
-@exam(name="place_codes", title="Does every place have a code of its own", cost=4)
-def place_codes(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="place_codes", title="Does every place have a code of its own", cost=4)
+def place_codes(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """With the weights at `step`. `alike`: places that share their code with another one, of `places` (`codes` is 0 where there
     are none, and the places are pieces of something larger). `gap`: how far the
     outputs of the places (or the loss) move when those are exchanged among themselves, `replaced`: when they hold what
     other examples have there, `noise`: when every weight moves by one unit in its last place; all relative."""
-    tape = patient.tape
-    assert tape is not None
     require_faithful(tape)
     # Dropout falls on places, so it tells them apart by itself: it is taken out.
     tape, step = as_of_now(patient, without_dropout(tape))

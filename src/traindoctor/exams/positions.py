@@ -3,25 +3,21 @@
 A model without positions gives the permuted outputs of the same tokens: f(px) = p f(x), to rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, NotPossible, exam, nothing_beside_tokens
+from traindoctor.exams.base import NotApplicable, NotPossible, exam_of_tape, nothing_beside_tokens
 from traindoctor.experiment.moved_weights import as_of_now, nudged
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.dropout import without_dropout
 from traindoctor.graph.ends import Ends, find_ends, twins
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import require_faithful
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # (time axis of the index, rows, places of the scores; 0: they do not lie by the tokens)
 Layout = tuple[int, int, int]
@@ -31,16 +27,14 @@ PERMUTATIONS = 2
 NOTHING = 1e-6
 
 
-@exam(name="positions", title="Does the order of tokens reach the output", cost=5)
-def positions(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="positions", title="Does the order of tokens reach the output", cost=5)
+def positions(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """With the weights at `step`. `pairs`: the largest |f(px) - p f(x)| over the spread of scores, for each look-up by itself.
 
     Beside it, in the same unit: `replaced`, how far the scores move when the same places hold other tokens, and
     `noise`, how far when every weight moves by one unit in its last place.
     Next tokens are not asked about: their mask is a position signal. The encoder beside them is.
     """
-    tape = patient.tape
-    assert tape is not None
     require_faithful(tape)
     # Dropout falls on places, so it tells them apart by itself: it is taken out.
     tape, step = as_of_now(patient, without_dropout(tape))

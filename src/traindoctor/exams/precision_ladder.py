@@ -1,25 +1,21 @@
 """Exam: the step's loss and gradients in each precision against float64, layer by layer."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import exam
+from traindoctor.exams.base import exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.tape.compare import compare_all
 from traindoctor.tape.execute import replay, visit
 from traindoctor.tape.ops import Op
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 RUNGS = (torch.float32, torch.bfloat16, torch.float16)
 NUM_LAYERS = 8
@@ -27,11 +23,9 @@ NUM_LAYERS = 8
 SIDE = 256
 
 
-@exam(name="precision_ladder", title="Loss and gradients by precision", cost=12)
-def precision_ladder(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="precision_ladder", title="Loss and gradients by precision", cost=12)
+def precision_ladder(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`rungs`: relative error of loss and gradient per dtype, the worst layers, where it overflows."""
-    tape = patient.tape
-    assert tape is not None
     exact = replay(tape, dtype=torch.float64, gradients=True)
     loss = float(exact.loss.detach())
     reference = exact.gradients()

@@ -1,29 +1,24 @@
 """Exam: is what the script prints what it optimises?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.squares import BY_HAND
 from traindoctor.graph.structure import Structure
 from traindoctor.graph.terms import scalar, terms_of
-from traindoctor.tape.execute import evaluate, replay
+from traindoctor.tape.execute import Replay, evaluate, replay
 from traindoctor.tape.faithful import distance_from_step
 from traindoctor.tape.operators import OF_THE_SPREAD
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Read, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.execute import Replay
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Scalars of one step that are looked at; scripts that print more print norms.
 MAX_READS = 12

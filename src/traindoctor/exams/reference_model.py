@@ -3,30 +3,27 @@
 Legend: B rows, T places, D features, V tokens, C classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from traindoctor.exams.base import exam, nothing_beside_tokens
+from traindoctor.exams.base import exam_of_tape, nothing_beside_tokens
+from traindoctor.experiment.patient import Patient
 from traindoctor.experiment.plain_batches import data_of
 from traindoctor.experiment.reference import guessing, held_out, taught
 from traindoctor.graph.ends import find_ends
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
+from traindoctor.tape.tape import StepTape
 
 
-@exam(name="reference_model", title="A plain model on the same batches", cost=80)
-def reference_model(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(
+    name="reference_model", title="A plain model on the same batches", cost=80, first=True
+)
+def reference_model(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`held_out`: the reference's loss on batches it did not see, against `guessing` from target frequencies.
 
     The run's first batches are passed over PASSES times; the last HELD_OUT are kept apart, and rows that stand in them
     are taken from the others: what comes again in a later epoch could be known by heart.
     """
-    tape = patient.first_tape
-    assert tape is not None
     found = find_ends(tape)
     ends = [e for e in found if e.has_classes and e.layout is not None]
     if not ends:

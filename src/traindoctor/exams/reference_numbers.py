@@ -3,18 +3,18 @@
 Legend: B rows, T places, D features, Q numbers that are asked for.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from traindoctor.exams.base import NotPossible, exam
+from traindoctor.experiment.patient import Patient
 from traindoctor.experiment.reference import HELD_OUT, LEAST_BATCHES, WIDTH, Reference, teach
+from traindoctor.experiment.snapshot import StepLog
 from traindoctor.graph.alignment import looks_like_positions
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import argument, depends_on
@@ -22,11 +22,7 @@ from traindoctor.ground.losses import mse
 from traindoctor.ground.modes import seed_generators
 from traindoctor.tape.operators import LOSSES
 from traindoctor.tape.ops import PARAMETER
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.experiment.snapshot import StepLog
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # A signal of one number per place is read in pieces, so that it has at most so many.
 MOST_PLACES = 64

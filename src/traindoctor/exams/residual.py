@@ -1,31 +1,23 @@
 """Exam: is there a way around each attention and each MLP, and does anything go through it?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.structure import Attention, Structure
-from traindoctor.tape.execute import replay
+from traindoctor.tape.execute import Replay, replay
 from traindoctor.tape.operators import ACTIVATIONS
-from traindoctor.tape.ops import Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.execute import Replay
-    from traindoctor.tape.ops import Op
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.ops import Op, Ref
+from traindoctor.tape.tape import StepTape
 
 # Two gates that add up to 1, by float16's rounding.
 WHOLE = 2e-3
 
 
-@exam(name="residual", title="Skip paths around attention and MLP", cost=2)
-def residual(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="residual", title="Skip paths around attention and MLP", cost=2)
+def residual(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """Counts attentions and activations with a sum around them; sizes of the two summands, the latest step's."""
-    tape = patient.tape
-    assert tape is not None
     structure = Structure(tape)
     roots = [root.ref for root in tape.roots if root.ref is not None]
 

@@ -7,14 +7,13 @@ result moves, exactly, and along one that it mixes more does.
 Legend: B examples, V the values that an attention adds up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.input_sites import input_sites
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.origins import argument
@@ -22,10 +21,7 @@ from traindoctor.graph.structure import Attention, Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import require_faithful
 from traindoctor.tape.ops import Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Fewer examples cannot be told from two places, or from two halves of a width.
 FEWEST = 3
@@ -35,11 +31,9 @@ BEYOND = 1.25
 MOST = 8
 
 
-@exam(name="rows_apart", title="Along which axis does attention mix", cost=6)
-def rows_apart(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="rows_apart", title="Along which axis does attention mix", cost=6)
+def rows_apart(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`attentions`: of each its module and line, its batch axis if that is known, and the axes along which it mixes."""
-    tape = patient.tape
-    assert tape is not None
     structure = Structure(tape)
     attentions = [a for a in structure.attentions if a.op.segment == 0][:MOST]
     if not attentions:

@@ -1,28 +1,22 @@
 """Exam: parameters that do the work of several layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
-from traindoctor.exams.base import NotApplicable, NotPossible, exam
+from traindoctor.exams.base import NotApplicable, NotPossible, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.operators import NO_PRODUCT
 from traindoctor.tape.ops import Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 
-@exam(name="sharing", title="Parameters used at several depths", cost=1)
-def sharing(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="sharing", title="Parameters used at several depths", cost=1)
+def sharing(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`listed`: modules that stand several times in one list; `copied`: those that share all they hold with another;
     `reused`: parameters used again above themselves."""
-    tape = patient.tape
-    assert tape is not None
     if patient.model_is_gone:
         raise NotPossible("the model was deleted before it could be examined")
     reused = reused_parameters(tape)

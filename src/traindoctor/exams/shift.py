@@ -3,14 +3,13 @@
 Legend: B rows, T tokens of a row, P scores of a row.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import exam, nothing_beside_tokens
+from traindoctor.exams.base import exam_of_tape, nothing_beside_tokens
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.alignment import exact_shift
 from traindoctor.graph.ends import (
     ROUNDING,
@@ -23,27 +22,23 @@ from traindoctor.graph.ends import (
 from traindoctor.graph.squares import compared_numbers
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import require_faithful
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 SHOWN = 24
 
 
-@exam(name="shift", title="Targets against inputs, place by place", cost=0.5)
-def shift(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="shift", title="Targets against inputs, place by place", cost=0.5)
+def shift(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`outer`: losses on numbers that compare each prediction with the targets of all rows. `pairs`: for each loss and each token look-up it depends on the exact shift, or None.
 
     No replay is needed, but where something stands before the tokens: then `prefix` is how many places it takes.
     """
-    assert patient.tape is not None
-    found = find_ends(patient.tape)
+    found = find_ends(tape)
     ends = [e for e in found if e.has_classes]
-    numbers = compared_numbers(patient.tape)
+    numbers = compared_numbers(tape)
     if not ends and not numbers:
-        raise nothing_beside_tokens(patient.tape, found)
-    pairs = [describe(patient.tape, e) for e in ends]
+        raise nothing_beside_tokens(tape, found)
+    pairs = [describe(tape, e) for e in ends]
     return {
         "pairs": pairs,
         "losses": len({id(e.loss) for e in ends}),
@@ -51,7 +46,7 @@ def shift(patient: Patient) -> Mapping[str, Any]:
         "outer": [
             {
                 "line": op.line or op.nearest_line,
-                "rows": max(patient.tape.geometry[op.inputs[0].index].size),
+                "rows": max(tape.geometry[op.inputs[0].index].size),
             }
             for op, crossed in numbers
             if crossed
@@ -146,12 +141,6 @@ def first_row(ends: Ends) -> dict[str, list[int]]:
     targets = ends.loss.targets.cpu()
     if ends.layout is None:
         return {"first_inputs": ends.index.reshape(-1)[:SHOWN].tolist(), "first_targets": []}
-    axis, rows, places = ends.layout
-    tokens = ends.index[0] if axis == 1 else ends.index[:, 0]
-    if not places:
-        beside = targets[:1]
-    else:
-        beside = (
-            targets.reshape(rows, places)[0] if axis == 1 else targets.reshape(places, rows)[:, 0]
-        )
+    tokens, places = ends.inputs[0], ends.layout[2]
+    beside = ends.grid(targets)[0] if places else targets[:1]
     return {"first_inputs": tokens[:SHOWN].tolist(), "first_targets": beside[:SHOWN].tolist()}

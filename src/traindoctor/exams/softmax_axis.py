@@ -1,39 +1,32 @@
 """Exam: do attention weights sum to 1 over the axis that is contracted with the values?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from traindoctor.exams.base import NotApplicable, exam
+from traindoctor.exams.base import NotApplicable, exam_of_tape
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.origins import argument
 from traindoctor.graph.structure import Attention, Structure
 from traindoctor.ground.nested import replace
-from traindoctor.tape.execute import replay
+from traindoctor.tape.execute import Replay, replay
 from traindoctor.tape.operators import PASSING_ON
 from traindoctor.tape.ops import Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.execute import Replay
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Rows within so many units in the last place of 1 are whole; where the rest of others went is followed entry by entry.
 ROUNDINGS = 16
 
 
-@exam(name="softmax_axis", title="Attention weights sum to 1 over the keys", cost=2)
-def softmax_axis(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="softmax_axis", title="Attention weights sum to 1 over the keys", cost=2)
+def softmax_axis(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`attentions`: per hand-written softmax the median of |sum - 1| before dropout.
 
     What a sink or a null key took is counted in: its weight belongs to the same softmax and is cut off before the
     product. torch's own attention functions cannot have the fault; they are counted in `built_in`.
     """
-    tape = patient.tape
-    assert tape is not None
     structure = Structure(tape)
     if not structure.attentions and not structure.weighted_sums:
         raise NotApplicable("the step has no attention: no softmax is multiplied with data")

@@ -1,25 +1,21 @@
 """Exam: is the gradient that the optimizer gets the gradient of the loss that was computed?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from traindoctor.errors import ReplayError
 from traindoctor.exams.base import NotPossible, exam, no_tape
 from traindoctor.experiment.held_fixed import held_fixed
+from traindoctor.experiment.patient import Patient
 from traindoctor.graph.overwritten import gradients_after, late_writes
 from traindoctor.tape.compare import compare_all
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import distance_from_step
 from traindoctor.tape.ops import is_foreign
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # The replay must be the step: bit for bit as a rule, rounding of fused kernels at most.
 FAITHFUL = 1e-5

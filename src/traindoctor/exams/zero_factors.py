@@ -4,23 +4,19 @@ A product of two zero factors is zero, and so is the gradient of each: the other
 batch, the optimizer has nothing to add.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from traindoctor.errors import ReplayError
-from traindoctor.exams.base import TooEarly, exam
+from traindoctor.exams.base import TooEarly, exam_of_tape
 from traindoctor.experiment.at_rest import at_rest, no_gradient, trained
+from traindoctor.experiment.patient import Patient
 from traindoctor.ground.names import has_values, local
 from traindoctor.tape.execute import replay
-
-if TYPE_CHECKING:
-    from traindoctor.experiment.patient import Patient
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # A zero layer behind which another one starts at zero waits a step for it, a chain of them some steps: then all move.
 SETTLED = 10
@@ -29,18 +25,13 @@ TRIAL = 0.02
 MAX_NAMES = 12
 
 
-@exam(name="zero_factors", title="Weights that can never leave zero", cost=4)
-def zero_factors(patient: Patient) -> Mapping[str, Any]:
+@exam_of_tape(name="zero_factors", title="Weights that can never leave zero", cost=4)
+def zero_factors(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """`stuck`: weights that are exactly 0 on all taped steps with a gradient of exactly 0, and that do get a gradient
     in a replay of the same step in which nothing is changed but that they are not zero."""
-    tape, first = patient.tape, patient.first_tape
-    if tape is None or first is None:
-        raise TooEarly("no step was replayed yet")
     if tape.gaps:
         raise ReplayError(tape.gaps[0])
-    asleep = set(at_rest(first))
-    for later in patient.tapes.values():
-        asleep &= set(at_rest(later))
+    asleep = set.intersection(*(set(at_rest(one)) for one in patient.tapes.values()))
     meant = trained(patient)
     now = {name: p for name, p in patient.names.parameters() if has_values(p)}
     moved = {name for name, value in now.items() if bool(local(value).any())}
@@ -56,7 +47,7 @@ def zero_factors(patient: Patient) -> Mapping[str, Any]:
     matrices = [name for name in stuck if tape.parameters[name].value.ndim > 1]
     return {
         "step": tape.step,
-        "first": first.step,
+        "first": min(patient.tapes),
         "parameters": len(tape.parameters),
         "asleep": len(names),
         "stuck": len(stuck) if matrices else 0,

@@ -3,8 +3,6 @@
 `fix_for(finding, record)` is a unified diff, or None where no change is surely right. One file per cause; the table is here.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath

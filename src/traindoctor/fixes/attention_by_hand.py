@@ -1,7 +1,5 @@
 """Scores, softmax and weighted sum in the script's own lines: a mask for the scores, or the one that is there put right."""
 
-from __future__ import annotations
-
 import ast
 
 from traindoctor.fixes.masks import corrected

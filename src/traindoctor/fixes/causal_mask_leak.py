@@ -1,7 +1,5 @@
 """A causal mask where none is, where it hides the past, begins too late, or is added to the scores as zeros and ones."""
 
-from __future__ import annotations
-
 import ast
 
 from traindoctor.checks.base import Finding

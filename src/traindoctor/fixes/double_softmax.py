@@ -1,7 +1,5 @@
 """Logits where logits are expected: the softmax (or sigmoid) in front of the loss goes; a missing logarithm is taken."""
 
-from __future__ import annotations
-
 import ast
 
 from traindoctor.checks.base import Finding

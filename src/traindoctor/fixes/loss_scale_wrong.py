@@ -1,7 +1,5 @@
 """A sum becomes a mean, and accumulated micro-batches are divided by their number."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls of loss functions, and what is only another shape of a tensor."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A mask that is there and hides the wrong places: corrected where it is made, or where it is used."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 

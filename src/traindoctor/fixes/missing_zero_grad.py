@@ -1,7 +1,5 @@
 """`optimizer.zero_grad()` once per step: before the backward pass beside the step, or after the step."""
 
-from __future__ import annotations
-
 import ast
 
 from traindoctor.checks.base import Finding

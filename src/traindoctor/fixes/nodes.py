@@ -1,7 +1,5 @@
 """Questions about single nodes of a syntax tree."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An optimizer that was made before the last change of the model: it is made behind it."""
 
-from __future__ import annotations
-
 from traindoctor.checks.base import Finding
 from traindoctor.fixes import params_not_in_optimizer
 from traindoctor.fixes.nodes import argument

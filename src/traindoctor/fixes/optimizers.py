@@ -1,7 +1,5 @@
 """Which names of a script hold the optimizer that the record saw."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

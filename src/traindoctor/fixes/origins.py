@@ -1,7 +1,5 @@
 """Where a tensor at the loss was cut from, through names, get_batch() and a Dataset's items."""
 
-from __future__ import annotations
-
 import ast
 
 from traindoctor.fixes.losses import core

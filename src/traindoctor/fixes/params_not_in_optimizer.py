@@ -1,7 +1,5 @@
 """All parameters of the model for the optimizer: where some were left out, where it was made too early, where a list hides them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from typing import Any

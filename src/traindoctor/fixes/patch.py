@@ -1,7 +1,5 @@
 """Unified diffs of one file: made from two texts, read as data, and laid over a text."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from dataclasses import dataclass

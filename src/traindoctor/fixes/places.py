@@ -1,7 +1,5 @@
 """What several fixes look up: the line of a finding, the one thing of a kind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TypeVar
 

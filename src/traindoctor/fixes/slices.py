@@ -3,8 +3,6 @@
 Bounds are sums of terms with whole-number factors; what is no such sum has no place.
 """
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass
 

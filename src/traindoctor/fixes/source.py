@@ -4,8 +4,6 @@ The text is parsed, never executed. Whatever is not certain (a name bound in two
 loop) is None: a fix is then not offered.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Targets one place behind their inputs: where both are cut from one sequence, or at the loss."""
 
-from __future__ import annotations
-
 import ast
 
 from traindoctor.checks.base import Finding
@@ -67,14 +65,7 @@ def cut_apart(source: Source, loss: Loss, shift: int) -> list[Edit]:
         return []
     between = ":" if not (" " in lower or " " in upper) else " : "
     text = f"{lower}{between}{upper}"
-    return [slice_edit(source, b.node, text.strip())]
-
-
-def slice_edit(source: Source, node: ast.Slice, text: str) -> Edit:
-    assert node.end_lineno is not None
-    assert node.end_col_offset is not None
-    start = source.offset(node.lineno, node.col_offset)
-    return Edit(start, source.offset(node.end_lineno, node.end_col_offset), text)
+    return [source.replace(b.node, text.strip())]
 
 
 def inside(source: Source, stretch: Stretch, by: int) -> bool:

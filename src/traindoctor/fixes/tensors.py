@@ -1,7 +1,5 @@
 """What the model is given and what it gives, in the script's words."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 

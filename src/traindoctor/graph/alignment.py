@@ -4,8 +4,6 @@ Legend: B rows, T places. `inputs` is (B, T) or (T, B); `targets` is brought to 
 A match is exact or it is nothing: "the best shift" of unrelated data means nothing at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

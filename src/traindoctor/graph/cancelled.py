@@ -1,16 +1,10 @@
 """Which matrices get rounding for a gradient: what is made of them cancels before it reaches the loss's main term."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 
 from traindoctor.graph.terms import terms_of
 from traindoctor.tape.execute import replay
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # A gradient that is rounding shrinks with the unit in the last place, by 2e9 from float32 to float64: one that was divided
 # by itself had 1e-9 of it left, and all others have 1 to four digits.

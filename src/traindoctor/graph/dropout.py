@@ -1,7 +1,5 @@
 """A tape without its dropout: the same step as an evaluation would see it."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -3,12 +3,9 @@
 Legend: N rows of scores that enter the loss, C classes, B rows of the batch, T places.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,14 +25,11 @@ from traindoctor.graph.alignment import (
 from traindoctor.graph.input_sites import input_sites
 from traindoctor.graph.loss_sites import loss_sites
 from traindoctor.graph.picked import in_one_piece, unpicked
+from traindoctor.graph.sites import InputSite, LossSite
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
-
-if TYPE_CHECKING:
-    from traindoctor.graph.sites import InputSite, LossSite
-    from traindoctor.tape.ops import Op
-    from traindoctor.tape.tape import StepTape
-
+from traindoctor.tape.ops import Op
+from traindoctor.tape.tape import StepTape
 
 # Regrouped sums (experts, padding removed) may move a number by rounding; a fault moves it by 1e-3 and more.
 ROUNDING = 1e-5
@@ -142,6 +136,19 @@ class Ends:
         if self.loss.class_dim is None:
             return self.scores_shape[0] if self.scores_shape else 1
         return int(self.loss.targets.shape[0])
+
+    @property
+    def inputs(self) -> Tensor:
+        """The index with rows first, (B, T)."""
+        return self.index if self.layout is None or self.layout[0] == 1 else self.index.T
+
+    def grid(self, values: Tensor) -> Tensor:
+        """(rows, places, ...) of what each row of scores has, (N, ...)."""
+        assert self.layout is not None
+        axis, rows, places = self.layout
+        if axis == 1:
+            return values.reshape(rows, places, *values.shape[1:])
+        return values.reshape(places, rows, *values.shape[1:]).transpose(0, 1)
 
     def scores(self, value: Tensor) -> Tensor:
         """What enters the loss, as (N, C)."""

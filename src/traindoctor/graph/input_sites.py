@@ -1,9 +1,6 @@
 """Where tokens or numbers of the batch meet the first parameter."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,9 +9,7 @@ from traindoctor.graph.origins import argument, depends_on, index_tensors, walk_
 from traindoctor.graph.sites import InputSite, SiteKind
 from traindoctor.tape.operators import LOSSES, TABLES
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 
 def input_sites(tape: StepTape) -> list[InputSite]:

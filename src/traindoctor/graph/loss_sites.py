@@ -1,9 +1,6 @@
 """Where the loss is taken: calls of torch's loss functions, and losses written by hand, wherever they stand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,9 +10,7 @@ from traindoctor.graph.squares import by_hand
 from traindoctor.graph.written_losses import one_hot_site, picked_site
 from traindoctor.tape.operators import CLASS_LOSSES, DISTANCES, PICKING
 from traindoctor.tape.ops import DATA, Op, Ref, is_float
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # position of (input, target, reduction, ignore_index) in torch's own loss functions
 TORCH_LOSSES: dict[str, tuple[int, int | None]] = {

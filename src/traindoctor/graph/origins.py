@@ -1,9 +1,7 @@
 """Where a value on a tape comes from: what it depends on, which values it is only another form of, what it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -11,9 +9,7 @@ from traindoctor.errors import ReplayError
 from traindoctor.tape.execute import evaluate
 from traindoctor.tape.operators import RETRACED
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref, refs_in
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 
 def argument(op: Op, place: int | None, name: str, default: Any = None) -> Any:

@@ -4,18 +4,13 @@ Autograd keeps the results of the forward pass. A write through `.data` (or a Nu
 noticed by it: the loss is that of the old values, the gradient is made of the new ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from traindoctor.tape.execute import replay
-
-if TYPE_CHECKING:
-    from traindoctor.tape.ops import Op, Ref
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.ops import Op, Ref
+from traindoctor.tape.tape import StepTape
 
 
 def late_writes(tape: StepTape) -> list[Op]:

@@ -1,20 +1,14 @@
 """Does the model itself treat a token as padding? Then tails of it are padding, whatever their length."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from traindoctor.graph.ends import Ends
 from traindoctor.graph.input_sites import input_sites
 from traindoctor.graph.origins import argument
+from traindoctor.graph.sites import InputSite
 from traindoctor.tape.execute import replay
-
-if TYPE_CHECKING:
-    from traindoctor.graph.ends import Ends
-    from traindoctor.graph.sites import InputSite
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # What is masked moves a replayed loss by nothing, what is read by 1e-3 and more of it.
 UNMOVED = 1e-6

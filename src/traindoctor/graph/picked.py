@@ -4,24 +4,19 @@ Legend: B rows, T places, N picked ones. The picking op is run again on numbers 
 whatever way it picks, its result says which were picked.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from traindoctor.errors import ReplayError
+from traindoctor.graph.sites import LossSite
+from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import PICKING_PLACES
 from traindoctor.tape.ops import Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.graph.sites import LossSite
-    from traindoctor.graph.structure import Structure
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # A target that does not count.
 NONE = -100

@@ -3,11 +3,8 @@
 The layer's values are exchanged for the number of their place, which rearrangements carry on to the loss.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,9 +13,7 @@ from traindoctor.graph.origins import argument, depends_on, walk_back
 from traindoctor.tape.execute import replay
 from traindoctor.tape.operators import CONVOLUTIONS, PRODUCTS, SOFTMAXES, TAKING_WEIGHTS
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 
 @dataclass(frozen=True)

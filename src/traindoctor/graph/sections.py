@@ -1,11 +1,8 @@
 """Cuts single calls of modules out of a tape: what goes in, what comes out, and the call as a function of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,9 +11,7 @@ from traindoctor.errors import ReplayError
 from traindoctor.graph.structure import meant_to_move
 from traindoctor.tape.execute import part, replay
 from traindoctor.tape.ops import PARAMETER, Op, Ref, is_foreign, refs_in
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # All modules together, what is computed after the last of them, and what is computed between them.
 MODEL, LOSS, SCRIPT = "(model)", "(loss)", "(script)"

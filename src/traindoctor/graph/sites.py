@@ -3,8 +3,6 @@
 `loss_sites.py` and `input_sites.py` find them on a tape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,9 +1,6 @@
 """Losses on numbers written by hand: the square of a prediction less a target, or how far they lie apart."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,9 +8,7 @@ from traindoctor.graph.origins import argument, depends_on, learned, value_of
 from traindoctor.graph.sites import LossSite
 from traindoctor.tape.operators import COMPARING_NUMBERS
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 BY_HAND = "squares_by_hand"
 

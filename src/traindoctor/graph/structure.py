@@ -3,12 +3,10 @@
 Nothing here runs the tape; values come from a replay that the exam makes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,9 +21,7 @@ from traindoctor.tape.operators import (
     PRODUCTS,
 )
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 
 @dataclass(frozen=True, eq=False)

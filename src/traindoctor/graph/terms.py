@@ -1,15 +1,10 @@
 """What a loss is the sum of."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 from traindoctor.tape.operators import SUMS, WEIGHTING_TERMS
 from traindoctor.tape.ops import Ref
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 
 def terms_of(tape: StepTape, root: Ref) -> list[Ref]:

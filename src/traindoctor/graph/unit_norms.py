@@ -5,11 +5,8 @@ made for many ends (cosine scores, channel attention over the places); a learned
 sqrt(features), tells that features were meant.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,9 +15,7 @@ from traindoctor.graph.origins import argument, depends_on
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.operators import PASSING_ON
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
+from traindoctor.tape.tape import StepTape
 
 # Its own axis where none is given (torch.nn.functional.normalize).
 DEFAULT_AXIS = 1

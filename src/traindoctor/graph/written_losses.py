@@ -3,10 +3,6 @@
 They are picked by gather, by indexing, or by a product with one-hot rows.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -14,10 +10,7 @@ from traindoctor.graph.origins import argument, depends_on, index_tensors, value
 from traindoctor.graph.sites import LossSite
 from traindoctor.tape.operators import AFTER_SOFTMAX, NORMALISING, SOFTMAXES, TO_MASK, TO_SOFTMAX
 from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref, refs_in
-
-if TYPE_CHECKING:
-    from traindoctor.tape.tape import StepTape
-
+from traindoctor.tape.tape import StepTape
 
 # Where `dim` stands among the arguments.
 DIM = {"gather": 1, "take_along_dim": 2}

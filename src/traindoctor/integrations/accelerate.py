@@ -7,8 +7,6 @@ accelerator.init_trackers("my-run")
 accelerator.end_training()
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

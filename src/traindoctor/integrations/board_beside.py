@@ -4,8 +4,6 @@ The script's process is left alone: no board is imported there, its own wandb or
 board that hangs or fails costs the training nothing. It talks to the run through the record.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

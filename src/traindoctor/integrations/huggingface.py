@@ -7,8 +7,6 @@ The Trainer shows callbacks neither the batch nor the gradients before clipping:
 taps as for any other script.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

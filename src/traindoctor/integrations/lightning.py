@@ -4,8 +4,6 @@ from traindoctor.integrations.lightning import TraindoctorCallback
 trainer = L.Trainer(..., callbacks=[TraindoctorCallback()])
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

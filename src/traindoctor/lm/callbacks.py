@@ -1,7 +1,5 @@
 """What the loop tells while it trains, and to whom."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The tokens of a run lie in its folder data/ as two memory maps, train.bin and va
 function of seed and step, so a resumed run draws the very batches it would have drawn.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """Several processes under torchrun: who I am, how the model is wrapped, what we agree on."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os

@@ -1,7 +1,5 @@
 """Ways a run ends before its time: Ctrl-C that saves first, and memory that runs out with advice."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What a run will need and give, told before its first step: memory, precision, size against text."""
 
-from __future__ import annotations
-
 import os
 
 import torch

@@ -1,7 +1,5 @@
 """A run as a folder that transformers loads: GPT-2 or Llama layout, whichever has the same parts."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that are either whole or not there: write beside, fsync, rename."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

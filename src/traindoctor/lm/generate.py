@@ -1,7 +1,5 @@
 """Writing text: a key/value cache, a captured CUDA graph on GPUs, and the usual ways to choose a token."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Memory that a step frees stays with the process: the next step asks for the same again."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

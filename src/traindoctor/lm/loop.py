@@ -1,7 +1,5 @@
 """The training loop. `train` is the story: prepare, build, resume, then step until something says stop."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The one place where the trainer turns hidden states into a loss."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

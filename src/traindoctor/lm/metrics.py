@@ -1,7 +1,5 @@
 """metrics.csv: one row per step, validation losses beside them, cut back when a run is resumed."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

@@ -1,7 +1,5 @@
 """AdamW as the trainer wants it."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

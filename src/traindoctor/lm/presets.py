@@ -1,7 +1,5 @@
 """Sizes that are known to train well, by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 # name -> (one line for --help, settings). Sizes in the comments are parameters with a character vocabulary.

@@ -1,7 +1,5 @@
 """Losses of the last steps: left on the device, read together, written down and told."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

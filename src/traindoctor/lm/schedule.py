@@ -1,7 +1,5 @@
 """How long a run is, and its learning rate: linear warm-up, then a cosine down to a floor."""
 
-from __future__ import annotations
-
 import math
 
 from traindoctor.errors import ConfigError

@@ -7,8 +7,6 @@ Parts are cut along the first dimension, as FSDP2 cuts them. Nothing here is a p
 else's can be wrong, but it cannot run.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

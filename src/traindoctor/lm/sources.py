@@ -1,7 +1,5 @@
 """Where settings come from: defaults, then a preset, then a TOML file, then the command line."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import difflib

@@ -1,7 +1,5 @@
 """The text behind --data: files, folders, standard input or the embedded text, read in stretches."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Text to tokens and back: characters, words, or byte-level BPE, all kept as one tokenizer.json."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

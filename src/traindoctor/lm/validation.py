@@ -1,7 +1,5 @@
 """What a model is worth: its loss on the validation text, and a short text of its own."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Weights and moments by name: what a checkpoint holds, and how it comes back into model and optimizer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

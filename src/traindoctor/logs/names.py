@@ -1,7 +1,5 @@
 """What the column of another tool's log is: one of our series, or ignored, and why."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

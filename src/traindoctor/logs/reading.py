@@ -1,7 +1,5 @@
 """The record of a log: what it says under names that are understood, and the fact `imported`."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import math

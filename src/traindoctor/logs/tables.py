@@ -3,8 +3,6 @@
 Whatever a file holds, the answer is rows of one run, or one sentence that says what to do.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ here, the rounding at steps so short that nothing but rounding is left, and the 
 taken. What is still uncertain is stated, so that a right gradient is never called wrong for it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

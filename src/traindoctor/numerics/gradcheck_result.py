@@ -1,7 +1,5 @@
 """What gradcheck found, per input, and how it says it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

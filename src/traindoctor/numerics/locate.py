@@ -1,7 +1,5 @@
 """Where in an input a gradient is wrong: along which axis, from which index on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 

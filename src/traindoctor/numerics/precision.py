@@ -8,8 +8,6 @@ hand-written kernel would: x - max, exp, the sum, log, the quotients. The truth 
 rounded logits, so that only the arithmetic is judged. The methods differ in the sum alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

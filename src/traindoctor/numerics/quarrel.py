@@ -6,8 +6,6 @@ is 0.02, as large as the gradients of a softmax; the test then measures its own 
 measured here on a gradient that is right to 1e-15.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -7,8 +7,6 @@
 Rows are (R, V); the sums are (R,) in the dtype of the values, which may be bfloat16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -4,8 +4,6 @@ One long table for all: `layer` is empty for numbers of the whole step. Facts, e
 in a JSON file of the same name.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from pathlib import Path

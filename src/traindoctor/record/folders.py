@@ -3,8 +3,6 @@
 Deleted is what traindoctor makes in such a folder and nothing else: `--out .` records a run beside somebody's sources.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import time

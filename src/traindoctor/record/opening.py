@@ -2,8 +2,6 @@
 generated columns that compute for ever. A record has seven plain tables; anything else is refused before it is used.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How far a run has come: its steps and its loss, the same in `traindoctor runs`, in the list of the page and on the page."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,8 +52,7 @@ def main_loss(record: Record) -> Series | None:
 
 def agree(a: Series, b: Series) -> bool:
     """Whether two measures are of the same loss, at the steps where both are finite numbers."""
-    _, at_a, at_b = np.intersect1d(a.steps, b.steps, return_indices=True)
-    one, other = a.values[at_a], b.values[at_b]
+    _, one, other = a.beside(b)
     finite = np.isfinite(one) & np.isfinite(other)
     if not finite.any():
         return bool(len(one)) and not np.isfinite(other).any()

@@ -1,7 +1,5 @@
 """Opens a record, whole or while it grows. Series are read when they are asked for."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The folder of runs: which runs there are, and how far each one came."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -55,6 +55,21 @@ class Series:
     def before(self, step: int) -> Series:
         return self.take(self.steps < step)
 
+    def beside(
+        self, other: Series
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """The steps that both have, its own values there and the other's."""
+        steps, own, theirs = np.intersect1d(self.steps, other.steps, return_indices=True)
+        return steps, self.values[own], other.values[theirs]
+
+    def with_more_of(self, other: Series) -> Series:
+        """With the other's points at the steps at which it has none itself."""
+        more = other.take(~np.isin(other.steps, self.steps))
+        steps = np.concatenate([self.steps, more.steps])
+        order = np.argsort(steps, kind="stable")
+        values = np.concatenate([self.values, more.values])
+        return Series(self.name, steps[order], values[order])
+
     def tail(self, count: int) -> Series:
         return Series(self.name, self.steps[-count:], self.values[-count:])
 

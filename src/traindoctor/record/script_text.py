@@ -5,8 +5,6 @@ What a string is called (`api_key="..."`, `"password": "..."`, `os.environ["HF_T
 command line (record/secrets.py).
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

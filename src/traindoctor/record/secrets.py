@@ -9,8 +9,6 @@ The rule, which docs/records.md states for users. A value is replaced by `[redac
 Hexadecimal numbers (commits, checksums, UUIDs) are ordinary unless their name says otherwise.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from itertools import pairwise

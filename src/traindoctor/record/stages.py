@@ -6,8 +6,6 @@ therefore made for every stage; the name of such an exam says which: `loss_input
 What is measured at every step is cut where a new optimizer begins: a median over both sides is that of neither.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

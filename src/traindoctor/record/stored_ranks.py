@@ -1,8 +1,6 @@
 """The records of a run: one file per rank in its folder. A thousand are more than a process may hold open: each is opened
 when its turn comes and closed after it, but for the first."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path

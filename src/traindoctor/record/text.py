@@ -1,7 +1,5 @@
 """Text that any reader can take: no half characters, no control characters that a terminal would obey."""
 
-from __future__ import annotations
-
 import re
 
 # Everything that is not a character by itself (bytes of a foreign encoding, as Python holds them in arguments and

@@ -2,8 +2,6 @@
 a value of another kind is a ValueError that says what was expected.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

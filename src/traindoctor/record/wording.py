@@ -1,7 +1,6 @@
-"""How counts and long lists are said, the same everywhere."""
+"""How counts, long lists and long lines are said, the same everywhere."""
 
-from __future__ import annotations
-
+import textwrap
 from collections.abc import Sequence
 
 
@@ -15,3 +14,15 @@ def some_of(names: Sequence[str], most: int) -> str:
     if len(names) <= most + 1:
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def wrapped(text: str, width: int, lead: str = "", rest: str = "") -> list[str]:
+    """Slugs stay whole; a path or a parameter name longer than the window is broken all the same."""
+    lines = textwrap.wrap(
+        " ".join(text.split()),
+        width,
+        initial_indent=lead,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+    )
+    return lines or [lead]

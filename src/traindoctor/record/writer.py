@@ -1,7 +1,5 @@
 """Writes a record: SQLite in WAL mode, one file per rank, buffered, flushed every half second."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """The ranks of a run beside each other, as one heat map: a row for each rank, or for a few of them where there are many."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -76,9 +74,8 @@ def _edges(series: Series, columns: int, start: float, stop: float) -> NDArray[n
 def _unlike(series: Series | None, first: Series | None) -> Series | None:
     if series is None or first is None:
         return None
-    steps, mine, theirs = np.intersect1d(series.steps, first.steps, return_indices=True)
-    unlike = series.values[mine] != first.values[theirs]
-    return Series(series.name, steps, unlike.astype(np.float64))
+    steps, mine, theirs = series.beside(first)
+    return Series(series.name, steps, (mine != theirs).astype(np.float64))
 
 
 def _reduced(

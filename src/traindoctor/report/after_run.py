@@ -1,7 +1,5 @@
 """What a command prints when a run has been judged: the verdict, what to do next, where the record lies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import IO
 

@@ -1,7 +1,5 @@
 """The table of `traindoctor check`: exam, what was measured, expected, noise, verdict."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -11,6 +9,7 @@ from traindoctor.checks.base import Evidence, Finding
 from traindoctor.diagnosis import Diagnosis
 from traindoctor.diagnosis.rules import COSTS_ONLY_TIME
 from traindoctor.record import ExamResult
+from traindoctor.record.wording import wrapped
 from traindoctor.report.json import plain
 from traindoctor.report.measured import EXAMS, Measured
 from traindoctor.report.words import number, proof
@@ -155,13 +154,7 @@ def _as_list(table: Iterable[Line], width: int) -> list[str]:
         word, _, cause = verdict.partition(": ")
         lead = f"{word:<{LONGEST_WORD}}  "
         text = f"{cause}; {said}" if cause else said
-        made += textwrap.wrap(
-            text,
-            width,
-            initial_indent=lead,
-            subsequent_indent=" " * len(lead),
-            break_on_hyphens=False,
-        )
+        made += wrapped(text, width, lead, " " * len(lead))
     return made
 
 
@@ -172,4 +165,4 @@ def _course(diagnosis: Diagnosis, asked: Mapping[str, Iterable[str]], width: int
     if not course:
         return []
     said = f"also ok in {COURSE}: {', '.join(course)}"
-    return ["", *textwrap.wrap(said, width, subsequent_indent="  ", break_on_hyphens=False)]
+    return ["", *wrapped(said, width, "", "  ")]

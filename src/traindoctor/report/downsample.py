@@ -1,7 +1,5 @@
 """Fewer points for a picture, without hiding what matters: extremes and non-finite values survive."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 No file is read: the script may have changed since, or lie on another machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

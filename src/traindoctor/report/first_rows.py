@@ -1,7 +1,5 @@
 """The first sequence of a batch as a person reads it: inputs and targets, as text where a tokenizer is known."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

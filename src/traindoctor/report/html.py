@@ -1,7 +1,5 @@
 """The report of a run as one file: the built page with the run's numbers inside. It opens offline."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Mapping

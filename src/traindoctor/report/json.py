@@ -1,7 +1,5 @@
 """The machine-readable verdict: what `--json FILE` writes and the page reads."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The verdict as Markdown: for an issue, a pull request or a lab book."""
 
-from __future__ import annotations
-
 from traindoctor.checks.base import Evidence
 from traindoctor.diagnosis import Cause, Diagnosis
 from traindoctor.report.words import by_reason, by_test, number, place

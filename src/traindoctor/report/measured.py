@@ -3,8 +3,6 @@
 Checks judge; this only says the number that a judgement rests on, for exams that found nothing as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What people do after a verdict: commands to copy, each on a line of its own."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The built page (its source is page/ in the repository) and the policy that lets only its own script run."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

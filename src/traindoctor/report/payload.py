@@ -1,7 +1,5 @@
 """What the page reads, as plain data: the same for the live server and for a report that stands alone."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping, Sequence
@@ -222,10 +220,9 @@ def clipped_steps(record: Record) -> Series | None:
     norm, limit = record.get("grad.norm"), record.get("clip.limit")
     if norm is None or limit is None:
         return None
-    norm, limit = in_order(norm), in_order(limit)
-    shared, at_norm, at_limit = np.intersect1d(norm.steps, limit.steps, return_indices=True)
+    shared, norms, limits = in_order(norm).beside(in_order(limit))
     with np.errstate(invalid="ignore"):
-        bites = norm.values[at_norm] > limit.values[at_limit] * (1 + CLIP_TOLERANCE)
+        bites = norms > limits * (1 + CLIP_TOLERANCE)
     return Series(CLIPPED, shared, bites.astype(np.float64))
 
 

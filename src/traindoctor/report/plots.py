@@ -1,7 +1,5 @@
 """The evidence as PNG files, for a paper, a slide or an issue. Needs matplotlib (the `plots` extra)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

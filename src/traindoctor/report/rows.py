@@ -4,8 +4,6 @@ A series holds the parameters that were measured, in the order in which they wer
 the finding: a layer without gradient, a head that no optimizer holds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Nothing has to be declared, and a cause that is added later is followed like the others.
 """
 
-from __future__ import annotations
-
 from traindoctor.checks import BY_SLUG
 from traindoctor.errors import RecordError
 from traindoctor.record import LayerSeries, Record, Series

@@ -3,8 +3,6 @@
 Lines are wrapped by us, so a log file and an 80-column window read the same; colour only on a terminal.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
@@ -16,7 +14,7 @@ from traindoctor.diagnosis.rules import ESSENTIAL
 from traindoctor.diagnosis.verdict import RUN
 from traindoctor.record import Record
 from traindoctor.record.text import readable
-from traindoctor.record.wording import counted, some_of
+from traindoctor.record.wording import counted, some_of, wrapped
 from traindoctor.report.excerpt import AROUND, excerpt
 from traindoctor.report.words import by_reason, number, place, proof
 
@@ -201,18 +199,6 @@ def _passed(diagnosis: Diagnosis) -> str:
     if diagnosis.not_applicable:
         text += f"; {len(diagnosis.not_applicable)} do not apply"
     return f"{text}; --json lists all"
-
-
-def wrapped(text: str, width: int, lead: str = "", rest: str = "") -> list[str]:
-    """Slugs stay whole; a path or a parameter name longer than the window is broken all the same."""
-    lines = textwrap.wrap(
-        " ".join(text.split()),
-        width,
-        initial_indent=lead,
-        subsequent_indent=rest,
-        break_on_hyphens=False,
-    )
-    return lines or [lead]
 
 
 def field(name: str, text: str, width: int) -> list[str]:

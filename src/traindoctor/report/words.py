@@ -1,7 +1,5 @@
 """How numbers and lists are said, the same in every text report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from pathlib import Path

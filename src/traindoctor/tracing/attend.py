@@ -3,8 +3,6 @@
 Everything here is called behind the border (ground/border.py). No collective is called and no random state is touched.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

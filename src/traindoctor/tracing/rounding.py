@@ -4,8 +4,6 @@ Monte Carlo arithmetic: two right implementations of one formula differ in the o
 rounded. A step whose every operation is perturbed by that much shows how far each tensor may move for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

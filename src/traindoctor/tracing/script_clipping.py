@@ -1,7 +1,5 @@
 """Gradients before they are clipped: whoever asks is told of a clip call before it is made."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Which modules of a script are the model that it trains, and where its hooks go."""
 
-from __future__ import annotations
-
 import gc
 
 from torch import nn

@@ -1,7 +1,5 @@
 """The traces of several ranks as one: what one process would have computed on the rows of all. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

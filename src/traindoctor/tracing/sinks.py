@@ -1,7 +1,5 @@
 """Where a trace's tensors go: into a dump folder, or against an earlier trace of the same side."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Error and variance of a regression are measured as often as the budget allows, o
 the loss is that error and nothing else, its value at every step is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,8 +90,8 @@ def error_by_step(record: Record, error: Series) -> Series:
         return error
     loss = loss.finite()
     loss = loss.where(lambda values: values > 0)
-    _, at, under = np.intersect1d(loss.steps, error.steps, return_indices=True)
-    factors = error.values[under] / loss.values[at]
+    _, losses, errors = loss.beside(error)
+    factors = errors / losses
     if len(factors) < POINTS or np.ptp(factors) > PROPORTIONAL * np.median(factors):
         return error
     return Series(error.name, loss.steps, loss.values * np.median(factors))

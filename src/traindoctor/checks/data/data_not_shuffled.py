@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from traindoctor.checks.base import ENOUGH_LOOKS, Outcome, check, evidence, watched
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.data.base import share_of_variance

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -266,8 +264,8 @@ def late_gap(record: Record) -> float | None:
     root, token, level = (record.get(n) for n in ("loss.root", "loss.token", "ladder.unigram"))
     if root is None or token is None or level is None or len(root.finite()) < 2 * STEPS:
         return None
-    _, at, under = np.intersect1d(root.steps, token.steps, return_indices=True)
-    ratios = token.values[under] / root.values[at]
+    _, of_root, of_token = root.beside(token)
+    ratios = of_token / of_root
     ratios = ratios[np.isfinite(ratios)]
     if not len(ratios):
         return None
@@ -296,6 +294,6 @@ def only_by_heart(record: Record, gap: Series, late: float) -> bool:
     return len(first) >= FIRST_PASS and float(np.mean(first[len(first) // 2 :])) > -LEVEL / 2
 
 
-def smooth(values: np.ndarray, width: int = 20) -> np.ndarray:
-    kernel = np.ones(min(width, len(values))) / min(width, len(values))
-    return np.convolve(values, kernel, mode="valid") if len(values) else values
+def smooth(values: np.ndarray) -> np.ndarray:
+    width = min(20, len(values))
+    return np.convolve(values, np.ones(width) / width, mode="valid") if width else values

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence, not_comparable
 from traindoctor.record import Record, agreement, comparable, held_by_all

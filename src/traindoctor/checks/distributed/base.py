@@ -1,7 +1,5 @@
 """What the checks of several ranks share: how often replicas agree, bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from traindoctor.record import Record, agreement

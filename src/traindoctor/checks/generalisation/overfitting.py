@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -84,8 +82,8 @@ def training_loss(record: Record) -> Series | None:
         return None
     if tokens is None:
         return roots
-    shared, at_token, at_root = np.intersect1d(tokens.steps, roots.steps, return_indices=True)
-    same = np.isclose(tokens.values[at_token], roots.values[at_root], rtol=SAME)
+    shared, of_tokens, of_roots = tokens.beside(roots)
+    same = np.isclose(of_tokens, of_roots, rtol=SAME)
     return roots if len(shared) and bool(same.all()) else None
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from traindoctor.checks.base import Outcome, check, evidence, without_text
 from traindoctor.record import Record
 

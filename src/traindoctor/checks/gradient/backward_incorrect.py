@@ -1,7 +1,3 @@
-"""A backward that is not the derivative of its forward."""
-
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -114,12 +110,9 @@ def _written_over(whole: ExamResult) -> Finding:
     write, values = whole.values["written_over"], whole.values
     return backward_incorrect.finding(
         _against_replay(values),
-        evidence(
+        _error(
             "the same, with the write made in the repeated step as well",
-            write["difference"],
-            0.0,
-            noise=values["noise"],
-            step=values["step"],
+            {**values, "difference": write["difference"]},
         ),
         summary=(
             "a value that backward needs is overwritten before backward runs "
@@ -136,14 +129,12 @@ def _written_over(whole: ExamResult) -> Finding:
     )
 
 
+def _error(measure: str, of: Mapping[str, Any]) -> Evidence:
+    return evidence(measure, of["difference"], 0.0, noise=of["noise"], step=of["step"])
+
+
 def _against_replay(values: Mapping[str, Any]) -> Evidence:
-    return evidence(
-        "relative error of the gradient against autograd on the same step",
-        values["difference"],
-        0.0,
-        noise=values["noise"],
-        step=values["step"],
-    )
+    return _error("relative error of the gradient against autograd on the same step", values)
 
 
 def _differs(values: Mapping[str, Any]) -> bool:
@@ -159,12 +150,9 @@ def _guilty(record: Record, whole: ExamResult, alone: ExamResult) -> Finding | N
     # Rounding has no derivative worth the name: what stands in its place is a choice.
     meant = bool(worst["identity"] or worst.get("rounds"))
     items = [
-        evidence(
-            (f"relative error of {worst['name']}'s gradient against the derivative of its forward"),
-            worst["difference"],
-            0.0,
-            noise=worst["noise"],
-            step=alone.step,
+        _error(
+            f"relative error of {worst['name']}'s gradient against the derivative of its forward",
+            {**worst, "step": alone.step},
         )
     ]
     if worst["factor"] is not None:
@@ -225,13 +213,7 @@ def _by_differences(result: ExamResult | None, unseen: list[str]) -> Outcome:
             f"finite differences cannot tell whether {names} is right", wants=MODULE
         )
     return backward_incorrect.finding(
-        evidence(
-            "relative error of the gradient against finite differences of the loss",
-            values["difference"],
-            0.0,
-            noise=values["noise"],
-            step=values["step"],
-        ),
+        _error("relative error of the gradient against finite differences of the loss", values),
         summary=(
             f"the gradient is not the derivative of the loss; autograd cannot see inside {names}"
         ),
@@ -334,12 +316,9 @@ def _in_module(
     names = ", ".join(name for name in guilty["hand_written"] if name not in meant)
     known = outcome.evidence if isinstance(outcome, Finding) else ()
     return backward_incorrect.finding(
-        evidence(
+        _error(
             f"relative error of {guilty['module']}'s gradient against finite differences",
-            guilty["difference"],
-            0.0,
-            noise=guilty["noise"],
-            step=result.values["step"],
+            {**guilty, "step": result.values["step"]},
         ),
         *known,
         summary=(

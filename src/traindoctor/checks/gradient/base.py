@@ -1,7 +1,5 @@
 """What the checks of this family share: clipping that meets gradients before the scaler's factor is taken out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from traindoctor.checks.optimizer.base import groups_of

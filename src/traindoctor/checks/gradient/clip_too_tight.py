@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -41,6 +39,17 @@ REMEDIES = {
         "clipping usually allows a gradient of 0.01 to 0.1 of the weight norm."
     )
 }
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Norm before clipping and the limit, in the middle of the run."""
+
+    norm: float
+    limit: float
+    since: int
+    words: str = ""
+    remedy: str | None = None
 
 
 @check(
@@ -140,17 +149,6 @@ def before_unscaling(scaled: ClippedScaled) -> Finding:
         since_step=scaled.since,
         grade="exact",
     )
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Norm before clipping and the limit, in the middle of the run."""
-
-    norm: float
-    limit: float
-    since: int
-    words: str = ""
-    remedy: str | None = None
 
 
 def by_torch(record: Record) -> Cut | Outcome:

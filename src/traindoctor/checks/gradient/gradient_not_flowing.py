@@ -1,7 +1,3 @@
-"""Trainable parameters that shape the output get no gradient."""
-
-from __future__ import annotations
-
 from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import TOO_SHORT

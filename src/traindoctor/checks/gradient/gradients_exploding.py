@@ -1,7 +1,3 @@
-"""Gradient norms grow without bound."""
-
-from __future__ import annotations
-
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
@@ -9,7 +5,7 @@ from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.course import course_of
 from traindoctor.checks.experiments import Experiment
 from traindoctor.checks.gradient.base import NO_CURE
-from traindoctor.checks.loss.base import CALM, crash_of, not_finite_from, place, swollen
+from traindoctor.checks.loss.base import CALM, crash_of, located, not_finite_from, place, swollen
 from traindoctor.checks.optimizer.base import first_norm
 from traindoctor.record import Record, Series
 
@@ -133,13 +129,7 @@ def huge_at_first(record: Record, norms: Series) -> Outcome | None:
 def with_those_at_the_step(record: Record) -> Series:
     """Norms are taken at some steps only; those that the update was measured with are as good."""
     norms, more = record["grad.norm"], record.get("grad.norm_at_step")
-    if more is None:
-        return norms
-    new = ~np.isin(more.steps, norms.steps)
-    steps = np.concatenate([norms.steps, more.steps[new]])
-    values = np.concatenate([norms.values, more.values[new]])
-    order = np.argsort(steps, kind="stable")
-    return Series(norms.name, steps[order], values[order])
+    return norms if more is None else norms.with_more_of(more)
 
 
 def clipping_cures(record: Record) -> Outcome | None:
@@ -185,7 +175,5 @@ def activations_overflow(record: Record) -> Outcome | None:
             f"Activations grow to {size:.1g} through the model and overflow in "
             f"{values['op']} at {place(values)}"
         ),
-        where=values["module"] or None,
-        line=place(values),
-        since_step=int(values["step"]),
+        **located(values),
     )

@@ -1,7 +1,3 @@
-"""Early layers get orders of magnitude less gradient than late ones."""
-
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 

@@ -1,7 +1,3 @@
-"""Gradients of earlier steps are still there."""
-
-from __future__ import annotations
-
 from statistics import median
 
 from traindoctor.checks import laws

@@ -1,7 +1,3 @@
-"""No target is left after masking."""
-
-from __future__ import annotations
-
 from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, evidence
 from traindoctor.checks.consequences import TOO_SHORT

@@ -1,14 +1,12 @@
 """What the checks of the loss, gradient and numerics families share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from traindoctor.checks.base import done_exam
+from traindoctor.checks.base import Check, Outcome, done_exam
 from traindoctor.checks.course import loss_of
 from traindoctor.checks.optimizer.base import groups_of, is_log
 from traindoctor.record import ExamResult, Record
@@ -101,6 +99,27 @@ def asked(record: Record) -> bool:
     if result is None:
         return False
     return result.done or broke is None or result.step >= broke
+
+
+def broken_by(check: Check, record: Record) -> ExamResult | Outcome:
+    """The exam that found where the run broke; without it, what follows of a check that asks for it."""
+    if not_finite_from(record) is None:
+        if (unknown := not_known_finite(record)) is not None:
+            return check.not_judged(unknown)
+        return check.clear("loss and gradients stayed finite")
+    exam = record.exam("first_nonfinite")
+    if exam is None or not asked(record):
+        return check.not_judged("the run broke", wants="first_nonfinite")
+    reason = exam.reason or exam.values.get("reason") or ""
+    return crash_of(record) or check.not_judged(
+        f"the first non-finite value could not be traced: {reason}"
+    )
+
+
+def located(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Module, line and step of what the exam found, as a finding has them."""
+    step = int(values["step"])
+    return {"where": values["module"] or None, "line": place(values), "since_step": step}
 
 
 def place(values: Mapping[str, Any]) -> str | None:

@@ -1,7 +1,3 @@
-"""Probabilities where logits are expected."""
-
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""The gradient belongs to another function than the loss that is reported."""
-
-from __future__ import annotations
-
 from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, done_exam, evidence, wanted_exam
 from traindoctor.checks.consequences import TOO_SHORT

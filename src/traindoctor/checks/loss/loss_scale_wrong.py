@@ -1,7 +1,3 @@
-"""The right loss, times a wrong factor."""
-
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,3 @@
-"""exp or log overflows in a softmax written by hand."""
-
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -9,15 +5,8 @@ from typing import Any
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
-from traindoctor.checks.loss.base import (
-    asked,
-    calm,
-    crash_of,
-    not_finite_from,
-    not_known_finite,
-    place,
-)
-from traindoctor.record import Record
+from traindoctor.checks.loss.base import broken_by, calm, located, place
+from traindoctor.record import ExamResult, Record
 
 EXPONENTIALS = frozenset({"exp", "exp_", "expm1", "exp2", "cosh", "sinh"})
 LOGARITHMS = frozenset({"log", "log_", "log2", "log10", "logit"})
@@ -60,20 +49,9 @@ def unstable_softmax(record: Record) -> Outcome:
     ## When it stays silent
     Scores that grew because the weights blew up before: then the learning rate or the gradient is the cause.
     """
-    broke = not_finite_from(record)
-    if broke is None:
-        if (unknown := not_known_finite(record)) is not None:
-            return unstable_softmax.not_judged(unknown)
-        return unstable_softmax.clear("loss and gradients stayed finite")
-    if not asked(record):
-        return unstable_softmax.not_judged("the run broke", wants="first_nonfinite")
-    result = crash_of(record)
-    if result is None:
-        exam = record.exam("first_nonfinite")
-        reason = exam.reason or exam.values.get("reason") if exam is not None else ""
-        return unstable_softmax.not_judged(
-            f"the first non-finite value could not be traced: {reason}"
-        )
+    result = broken_by(unstable_softmax, record)
+    if not isinstance(result, ExamResult):
+        return result
     values = result.values
     if not of_a_softmax(values):
         return unstable_softmax.clear(f"the first non-finite value comes from {values['op']}")
@@ -97,8 +75,6 @@ def unstable_softmax(record: Record) -> Outcome:
             f"at step {values['step']} from inputs up to {widest.get('max', math.nan):.4g}, "
             "while the weights are of normal size"
         ),
-        where=values["module"] or None,
-        line=place(values),
-        since_step=int(values["step"]),
+        **located(values),
         grade="exact",
     )

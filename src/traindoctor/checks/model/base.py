@@ -1,7 +1,5 @@
 """Whether a model starts too large: what checks of several families ask before they accuse."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from traindoctor.checks.base import Evidence, done_exam, evidence

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from traindoctor.checks.base import Outcome, check, evidence, wanted_exam
 from traindoctor.checks.consequences import NOT_LEARNING, NOTHING_PASSES
 from traindoctor.checks.model.base import ANOTHER_START, WHOLE

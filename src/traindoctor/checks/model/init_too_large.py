@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from traindoctor.checks.base import Outcome, check
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.checks.model.base import ANOTHER_START, large_start

@@ -1,14 +1,17 @@
-"""Values leave the range of half precision at its upper end."""
-
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from traindoctor.checks import laws
 from traindoctor.checks.base import Finding, Outcome, check, done_exam, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
-from traindoctor.checks.loss.base import asked, crash_of, not_finite_from, not_known_finite, place
+from traindoctor.checks.loss.base import (
+    asked,
+    crash_of,
+    located,
+    not_finite_from,
+    not_known_finite,
+    place,
+)
 from traindoctor.record import ExamResult, Record
 
 # GradScaler finds its level within the first steps and then skips one step in a thousand.
@@ -89,9 +92,7 @@ def _out_of_range(values: Mapping[str, Any]) -> Finding:
         evidence(f"non-finite {what} of {values['op']}", values["count"], 0, step=values["step"]),
         evidence("largest input", top, "results under 65504", step=values["step"]),
         summary=f"{subject} at {place(values)} leaves the range of float16 at step {values['step']}",
-        where=values["module"] or None,
-        line=place(values),
-        since_step=int(values["step"]),
+        **located(values),
         grade="exact",
     )
 

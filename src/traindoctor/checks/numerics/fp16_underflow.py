@@ -1,7 +1,3 @@
-"""Values leave the range of half precision at its lower end."""
-
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,3 @@
-"""The update is smaller than the spacing of the weights' dtype."""
-
-from __future__ import annotations
-
 import numpy as np
 
 from traindoctor.checks import laws
@@ -9,7 +5,7 @@ from traindoctor.checks.base import Grade, Outcome, Status, check, done_exam, ev
 from traindoctor.checks.consequences import TOO_SHORT
 from traindoctor.checks.course import course_of
 from traindoctor.checks.experiments import Experiment
-from traindoctor.checks.optimizer.base import crosses_a_border, last_stage
+from traindoctor.checks.optimizer.base import last_stage, says_nothing
 from traindoctor.record import Record
 from traindoctor.record.stages import stretches
 
@@ -96,9 +92,7 @@ def judged(record: Record, lost: float, worst: str, step: int) -> Outcome:
     ]
     result = record.exam(EXAM)
     trial = Experiment.of(result)
-    if trial is not None and (
-        not trial.faithful or trial.moving or crosses_a_border(record, trial)
-    ):
+    if trial is not None and says_nothing(record, trial) is not None:
         trial = None
     grade: Grade = "exact"
     status: Status | None = None

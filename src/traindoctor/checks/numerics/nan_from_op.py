@@ -1,21 +1,10 @@
-"""A single operation makes the first non-finite value."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
-from traindoctor.checks.loss.base import (
-    asked,
-    calm,
-    crash_of,
-    not_finite_from,
-    not_known_finite,
-    place,
-)
-from traindoctor.record import Record
+from traindoctor.checks.loss.base import broken_by, calm, located, place
+from traindoctor.record import ExamResult, Record
 
 # The exponential of a softmax by hand has a cause of its own.
 EXPONENTIALS = frozenset({"exp", "exp_", "expm1", "exp2"})
@@ -57,18 +46,9 @@ def nan_from_op(record: Record) -> Outcome:
     Weights or loss that grew by orders of magnitude before: then the op only shows what the learning rate, the
     scale or a wrong gradient did. Infinities that a mask is made of.
     """
-    broke = not_finite_from(record)
-    if broke is None:
-        if (unknown := not_known_finite(record)) is not None:
-            return nan_from_op.not_judged(unknown)
-        return nan_from_op.clear("loss and gradients stayed finite")
-    exam = record.exam("first_nonfinite")
-    if exam is None or not asked(record):
-        return nan_from_op.not_judged("the run broke", wants="first_nonfinite")
-    result = crash_of(record)
-    if result is None:
-        reason = exam.reason or exam.values.get("reason") or ""
-        return nan_from_op.not_judged(f"the first non-finite value could not be traced: {reason}")
+    result = broken_by(nan_from_op, record)
+    if not isinstance(result, ExamResult):
+        return result
     values = result.values
     if values.get("dtype") == "float16":
         return nan_from_op.clear("the value left the range of half precision")
@@ -93,9 +73,7 @@ def nan_from_op(record: Record) -> Outcome:
             "of normal size"
         ),
         remedy=GUARDS.get(values["op"]),
-        where=values["module"] or None,
-        line=place(values),
-        since_step=int(values["step"]),
+        **located(values),
         grade="exact",
     )
 

@@ -1,14 +1,12 @@
 """What the checks of this family share: rates and the settings of groups."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.experiments import MOVING, Experiment
 from traindoctor.record import Record, Series
 from traindoctor.record.stages import LEAST_STEPS
 
@@ -96,6 +94,17 @@ def crosses_a_border(record: Record, trial: Experiment) -> bool:
         return False
     # Those of the first steps take turns with each other.
     return any(max(trial.start, LEAST_STEPS - 1) < step <= trial.until for step in begun.steps)
+
+
+def says_nothing(record: Record, trial: Experiment) -> str | None:
+    """Why repeated steps tell nothing of this run's rate; None where they do."""
+    if trial.moving:
+        return MOVING
+    if crosses_a_border(record, trial):
+        return BORDER
+    if not trial.faithful:
+        return f"the repeated steps differ from the run's own losses by {trial.fidelity:.2g}"
+    return None
 
 
 def rate_trace(record: Record) -> RateTrace | None:

@@ -1,19 +1,10 @@
-from __future__ import annotations
-
 import math
 
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.checks.course import NO_MEASURE, Course, course_of, two_signs
-from traindoctor.checks.experiments import MOVING, Experiment
-from traindoctor.checks.optimizer.base import (
-    BORDER,
-    FULL_RATE,
-    crosses_a_border,
-    first_norm,
-    is_log,
-    warms_up,
-)
+from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.optimizer.base import FULL_RATE, first_norm, is_log, says_nothing, warms_up
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
@@ -78,14 +69,8 @@ def lr_too_high(record: Record) -> Outcome:
     trial = Experiment.of(result)
     if trial is None:
         return lr_too_high.not_judged(result.reason, wants=EXAM)
-    if trial.moving:
-        return lr_too_high.not_judged(MOVING)
-    if crosses_a_border(record, trial):
-        return lr_too_high.not_judged(BORDER)
-    if not trial.faithful:
-        return lr_too_high.not_judged(
-            f"the repeated steps differ from the run's own losses by {trial.fidelity:.2g}"
-        )
+    if (reason := says_nothing(record, trial)) is not None:
+        return lr_too_high.not_judged(reason)
     share = _share_that_learns(trial)
     unstable = trial.breaks_sometimes or (reached is not None and reached.spiked)
     if share is None and unstable:

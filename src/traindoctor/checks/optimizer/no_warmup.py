@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 from traindoctor.checks.base import Outcome, check
 from traindoctor.checks.consequences import NOT_LEARNING, TOO_LONG
 from traindoctor.checks.course import NO_MEASURE, course_of, two_signs
-from traindoctor.checks.experiments import MOVING, Experiment
-from traindoctor.checks.optimizer.base import BORDER, crosses_a_border, is_log, warms_up
+from traindoctor.checks.experiments import Experiment
+from traindoctor.checks.optimizer.base import is_log, says_nothing, warms_up
 from traindoctor.record import Record
 
 EXAM = "experiment_rate_down"
@@ -50,14 +48,8 @@ def no_warmup(record: Record) -> Outcome:
         if result is not None:
             return no_warmup.not_judged(result.reason, wants=EXAM)
         return no_warmup.not_judged("a warm-up was not tried", wants=EXAM)
-    if trial.moving:
-        return no_warmup.not_judged(MOVING)
-    if crosses_a_border(record, trial):
-        return no_warmup.not_judged(BORDER)
-    if not trial.faithful:
-        return no_warmup.not_judged(
-            f"the repeated steps differ from the run's own losses by {trial.fidelity:.2g}"
-        )
+    if (reason := says_nothing(record, trial)) is not None:
+        return no_warmup.not_judged(reason)
     longer = Experiment.of(record.exam(LONG))
     if longer is not None and reached is not None and longer.speaks_for(reached, "warmup"):
         trial = longer

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from traindoctor.checks import laws
 from traindoctor.checks.base import Outcome, check, evidence
 from traindoctor.checks.consequences import TOO_SHORT

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 
 from traindoctor.checks.base import Outcome, check, evidence
@@ -69,7 +67,6 @@ def input_pipeline_bound(record: Record) -> Outcome:
 
 def shares(part: Series, whole: Series) -> tuple[np.ndarray, np.ndarray]:
     """(part / whole, whole) at the steps that have both, warm-up left out."""
-    common, at_part, at_whole = np.intersect1d(part.steps, whole.steps, return_indices=True)
-    keep = common >= WARM_UP
-    of, total = part.values[at_part][keep], whole.values[at_whole][keep]
+    common, of, total = part.beside(whole)
+    of, total = of[common >= WARM_UP], total[common >= WARM_UP]
     return of / np.maximum(total, 1e-9), total

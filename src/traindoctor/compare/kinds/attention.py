@@ -3,8 +3,6 @@
 B batch, H heads, T places, S head size, C width.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -98,7 +96,7 @@ class Attention:
 
 def attention(scene: Scene) -> Kind | None:
     """What attention mixes: another scale, mask, axis, split into heads."""
-    if scene.entry.kind != "activation" or scene.a.ndim != 3 or not scene.whole:
+    if scene.a.ndim != 3 or not scene.whole:
         return None
     for name, (q, k, v) in _queries_keys_values(scene):
         rows = max(1, MOST_SCORES // max(1, q.shape[1] ** 2 * 4))
@@ -231,7 +229,7 @@ def _queries_keys_values(scene: Scene) -> Iterator[tuple[str, tuple[Array, Array
 
 def attention_backward(scene: Scene) -> Kind | None:
     """The gradient of the fused queries, keys and values."""
-    if scene.entry.kind != "gradient" or scene.a.ndim != 3 or not scene.whole:
+    if scene.a.ndim != 3 or not scene.whole:
         return None
     held = scene.get("activation", scene.entry.name)
     if held is None or held.shape[-1] % 3:

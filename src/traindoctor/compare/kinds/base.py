@@ -1,7 +1,5 @@
 """What stands around the first difference, and what an explanation is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,21 +1,19 @@
 """Linear layers, pointwise functions and normalisations, computed again with one thing changed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import numpy as np
 
 from traindoctor.compare.kinds.base import Array, Kind, Scene
+from traindoctor.compare.trace import Entry
 
 MOST_TRIED = 8
 
 
 def linear(scene: Scene) -> Kind | None:
     """`x W^T + b` with the bias missing or doubled, or with W."""
-    if scene.entry.kind != "activation":
-        return None
     weight = scene.weight(f"{scene.entry.name}.weight")
     bias = scene.weight(f"{scene.entry.name}.bias")
     if bias is not None and bias.shape == scene.a.shape[-1:]:
@@ -35,8 +33,6 @@ def linear(scene: Scene) -> Kind | None:
 
 def linear_backward(scene: Scene) -> Kind | None:
     """The gradient that a linear layer hands on, with its weight turned over."""
-    if scene.entry.kind != "gradient":
-        return None
     for entry in scene.a_trace.of_kind("weight", 0):
         if len(entry.shape) != 2 or entry.shape[0] != entry.shape[1]:
             continue
@@ -55,13 +51,13 @@ def _inputs(scene: Scene, name: str, width: int) -> Iterator[Array]:
     if own is not None:
         yield own
         return
-    tried = 0
-    for entry in scene.earlier("activation"):
-        if entry.shape[-1:] == (width,) and entry.step == scene.entry.step:
-            yield entry.values()
-            tried += 1
-            if tried == MOST_TRIED:
-                return
+    same_step = (e for e in scene.earlier("activation") if e.step == scene.entry.step)
+    fitting = (entry for entry in same_step if entry.shape[-1:] == (width,))
+    yield from (entry.values() for entry in islice(fitting, MOST_TRIED))
+
+
+def _of_its_shape(scene: Scene, kind: str) -> Iterator[Entry]:
+    return (entry for entry in scene.earlier(kind) if entry.shape == scene.entry.shape)
 
 
 def _erf(x: Array) -> Array:
@@ -94,13 +90,7 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 def pointwise(scene: Scene) -> Kind | None:
     """Another activation function of the same input."""
-    if scene.entry.kind != "activation":
-        return None
-    tried = 0
-    for entry in scene.earlier("activation"):
-        if entry.shape != scene.entry.shape or tried == MOST_TRIED:
-            continue
-        tried += 1
+    for entry in islice(_of_its_shape(scene, "activation"), MOST_TRIED):
         x = entry.values()
         names = [name for name, function in FUNCTIONS.items() if scene.is_a(function(x))]
         for name, function in FUNCTIONS.items() if names else ():
@@ -111,18 +101,12 @@ def pointwise(scene: Scene) -> Kind | None:
 
 def pointwise_backward(scene: Scene) -> Kind | None:
     """The derivative of another activation function."""
-    if scene.entry.kind != "gradient":
-        return None
     x = scene.get("activation", scene.entry.name)
     if x is None:
         return None
     h = 1e-5
     slopes = {name: (f(x + h) - f(x - h)) / (2 * h) for name, f in FUNCTIONS.items()}
-    tried = 0
-    for entry in scene.earlier("gradient"):
-        if entry.shape != scene.entry.shape or tried == MOST_TRIED:
-            continue
-        tried += 1
+    for entry in islice(_of_its_shape(scene, "gradient"), MOST_TRIED):
         given = entry.values()
         names = [name for name, slope in slopes.items() if scene.is_a(given * slope)]
         for name, slope in slopes.items() if names else ():
@@ -133,8 +117,6 @@ def pointwise_backward(scene: Scene) -> Kind | None:
 
 def norm_epsilon(scene: Scene) -> Kind | None:
     """A normalisation whose rows are a little shorter or longer: another epsilon, or another variance."""
-    if scene.entry.kind != "activation":
-        return None
     weight = scene.weight(f"{scene.entry.name}.weight")
     bias = scene.weight(f"{scene.entry.name}.bias")
     if weight is None or weight.shape != scene.a.shape[-1:]:
@@ -193,10 +175,9 @@ def _fitted(
 
 def norm_backward(scene: Scene) -> Kind | None:
     """The gradient that a normalisation hands on, with one of its terms or the skip path's share left out."""
-    if scene.entry.kind != "gradient" or scene.get("activation", scene.entry.name) is None:
-        return None
     x = scene.get("activation", scene.entry.name)
-    assert x is not None
+    if x is None:
+        return None
     for entry in scene.a_trace.of_kind("weight", 0):
         owner = entry.name.rpartition(".")[0]
         given, weight = scene.get("gradient", owner), scene.weight(entry.name)
@@ -233,13 +214,9 @@ def norm_backward(scene: Scene) -> Kind | None:
 
 def _skips(scene: Scene, shape: tuple[int, ...]) -> Iterator[tuple[str, Array | float]]:
     yield "", 0.0
-    tried = 0
-    for entry in scene.earlier("gradient"):
-        if entry.shape == shape and entry.step == scene.entry.step:
-            yield entry.name, entry.values()
-            tried += 1
-            if tried == 2 * MOST_TRIED:
-                return
+    same_step = (e for e in scene.earlier("gradient") if e.step == scene.entry.step)
+    fitting = (entry for entry in same_step if entry.shape == shape)
+    yield from ((entry.name, entry.values()) for entry in islice(fitting, 2 * MOST_TRIED))
 
 
 def _norm_parts(x: Array, given: Array, eps: float, centred: bool) -> dict[str, Array]:

@@ -1,7 +1,5 @@
 """A term too many, a term too few, or a gradient over only some rows."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np
@@ -64,7 +62,7 @@ def _called(scene: Scene, entry: Entry) -> str:
 
 def rows_of_a_table(scene: Scene) -> Kind | None:
     """What was looked up in a table of weights (tokens, positions) is another row of it."""
-    if scene.entry.kind != "activation" or scene.a.ndim != 3 or not scene.whole:
+    if scene.a.ndim != 3 or not scene.whole:
         return None
     before = (e.values() for e in scene.earlier("activation") if e.shape == scene.entry.shape)
     for x in (np.zeros_like(scene.a), *islice(before, 4)):
@@ -106,7 +104,7 @@ def _looked_up(values: Array, table: Array) -> Array | None:
 
 def part_of_the_rows(scene: Scene) -> Kind | None:
     """The gradient of a weight is a sum over rows and places: which of them B has summed."""
-    if scene.entry.kind != "gradient" or scene.get("activation", scene.entry.name) is not None:
+    if scene.get("activation", scene.entry.name) is not None:
         return None
     given = scene.get("gradient", scene.owner)
     if given is None or given.ndim < 3:
@@ -143,8 +141,6 @@ def _scaled(scene: Scene, moved: Array, axis: int) -> Array | None:
 
 def replaced(scene: Scene) -> Kind | None:
     """One term of a sum in the place of another: a residual taken behind the norm instead of before it."""
-    if scene.entry.kind != "activation":
-        return None
     near = [
         e
         for e in islice(scene.earlier("activation"), MOST_TRIED)

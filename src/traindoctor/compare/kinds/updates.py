@@ -1,7 +1,5 @@
 """The update: decay, bias correction, rate, rule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,8 +13,6 @@ NEAR = 0.02
 
 def decay(scene: Scene) -> Kind | None:
     """The difference is a share of the weight itself."""
-    if scene.entry.kind != "update":
-        return None
     weight = scene.weight(scene.entry.name)
     if weight is None or not weight.any():
         return None
@@ -40,8 +36,6 @@ def decay(scene: Scene) -> Kind | None:
 
 def bias_correction(scene: Scene) -> Kind | None:
     """Adam's moments as they are, or only one of them corrected."""
-    if scene.entry.kind != "update":
-        return None
     beta1, beta2 = scene.setting("beta1"), scene.setting("beta2")
     if beta1 is None or beta2 is None:
         return None
@@ -117,8 +111,6 @@ class Rule:
 
 def rule(scene: Scene) -> Kind | None:
     """The optimizer's rule made again from the gradients, with one of its settings changed."""
-    if scene.entry.kind != "update":
-        return None
     for own in _rules(scene):
         made = own.update(scene)
         if made is None:

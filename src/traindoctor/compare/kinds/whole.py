@@ -1,14 +1,12 @@
 """Differences of a whole tensor: another dtype, a factor, other axes, other places."""
 
-from __future__ import annotations
-
 import math
 from itertools import permutations
 
 import numpy as np
 
 from traindoctor.compare.kinds.base import Array, Kind, Scene, numbers_of
-from traindoctor.compare.tolerance import Distance
+from traindoctor.compare.tolerance import Distance, distance
 
 # A factor is a simple number where it is this close to one: far nearer than any two candidates lie to each other.
 CLOSE = 1e-3
@@ -181,8 +179,6 @@ def _along(x: Array, axis: int, part: slice) -> Array:
 
 
 def _near(a: Array, b: Array, allowed: Distance) -> bool:
-    from traindoctor.compare.tolerance import distance
-
     return distance(a, b).over(allowed) <= 1
 
 
