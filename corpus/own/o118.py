@@ -11,9 +11,13 @@ FIELDS = (("record", 640), ("device", 4), ("plan", 4), ("age", 5))
 
 def generate(n, seed):
     g = torch.Generator().manual_seed(seed)
-    cols = [torch.randperm(640, generator=g)[:n]] + [torch.randint(k, (n,), generator=g) for _, k in FIELDS[1:]]
+    cols = [torch.randperm(640, generator=g)[:n]] + [
+        torch.randint(k, (n,), generator=g) for _, k in FIELDS[1:]
+    ]
     x = torch.stack(cols, 1)
-    score = ((x[:, 2] >= 2).float() * 2 - 1) * ((x[:, 3] > 1).float() * 2 - 1) + 0.6 * ((x[:, 1] % 2).float() * 2 - 1)
+    score = ((x[:, 2] >= 2).float() * 2 - 1) * ((x[:, 3] > 1).float() * 2 - 1) + 0.6 * (
+        (x[:, 1] % 2).float() * 2 - 1
+    )
     p = torch.sigmoid(1.2 * score)
     y = (torch.rand(n, generator=g) < p).long()
     return x, y
@@ -25,7 +29,9 @@ class TabularTransformer(nn.Module):
         self.tables = nn.ModuleList(nn.Embedding(s, width) for s in sizes)
         self.column = nn.Parameter(torch.randn(len(sizes) + 1, width) * 0.1)
         self.cls = nn.Parameter(torch.zeros(1, 1, width))
-        layer = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2))
 

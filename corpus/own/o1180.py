@@ -82,21 +82,28 @@ class GPT(nn.Module):
 def get_batch(split):
     d = splits[split]
     ix = torch.randint(len(d) - block_size, (batch_size,))
-    return (torch.stack([d[i:i + block_size] for i in ix]),
-            torch.stack([d[i + 1:i + 1 + block_size] for i in ix]))
+    return (
+        torch.stack([d[i : i + block_size] for i in ix]),
+        torch.stack([d[i + 1 : i + 1 + block_size] for i in ix]),
+    )
 
 
 def get_lr(it):
     if it < warmup:
         return lr * (it + 1) / (warmup + 1)
-    return min_lr + 0.5 * (lr - min_lr) * (1 + math.cos(math.pi * (it - warmup) / (max_iters - warmup)))
+    return min_lr + 0.5 * (lr - min_lr) * (
+        1 + math.cos(math.pi * (it - warmup) / (max_iters - warmup))
+    )
 
 
 model = GPT(len(chars))
 decay = [p for p in model.parameters() if p.dim() >= 2]
 nodecay = [p for p in model.parameters() if p.dim() < 2]
-optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": nodecay, "weight_decay": 0.0}],
-                              lr=lr, betas=(0.9, 0.99))
+optimizer = torch.optim.AdamW(
+    [{"params": decay, "weight_decay": 0.1}, {"params": nodecay, "weight_decay": 0.0}],
+    lr=lr,
+    betas=(0.9, 0.99),
+)
 
 for it in range(max_iters + 1):
     for g in optimizer.param_groups:
@@ -120,4 +127,6 @@ for it in range(max_iters + 1):
         print(f"iter {it}: loss {total:.4f}, lr {get_lr(it):.2e}", flush=True)
 
 model.eval()
-print("".join(chars[i] for i in model.generate(torch.zeros(1, 1, dtype=torch.long), 150)[0].tolist()))
+print(
+    "".join(chars[i] for i in model.generate(torch.zeros(1, 1, dtype=torch.long), 150)[0].tolist())
+)

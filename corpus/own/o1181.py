@@ -30,8 +30,8 @@ def make_pairs(n):
         start = int(succ[a[-1]]) if nsp[i] else int(torch.randint(WORDS // 4, ())) * 4 + tb
         b = sentence(int(torch.randint(8, 23, ())), tb, start)
         row = [CLS] + a + [SEP] + b + [SEP]
-        ids[i, :len(row)] = torch.tensor(row)
-        seg[i, len(a) + 2:len(row)] = 1
+        ids[i, : len(row)] = torch.tensor(row)
+        seg[i, len(a) + 2 : len(row)] = 1
     return ids, seg, nsp
 
 
@@ -51,12 +51,18 @@ def mask_tokens(ids):
 class Bert(nn.Module):
     def __init__(self, d=64):
         super().__init__()
-        self.tok, self.seg, self.pos = nn.Embedding(VOCAB, d), nn.Embedding(2, d), nn.Embedding(MAXLEN, d)
+        self.tok, self.seg, self.pos = (
+            nn.Embedding(VOCAB, d),
+            nn.Embedding(2, d),
+            nn.Embedding(MAXLEN, d),
+        )
         for e in (self.tok, self.seg, self.pos):
             nn.init.normal_(e.weight, std=0.05)
         self.ln = nn.LayerNorm(d)
         self.drop = nn.Dropout(0.05)
-        layer = nn.TransformerEncoderLayer(d, 4, 4 * d, dropout=0.05, activation="gelu", batch_first=True)
+        layer = nn.TransformerEncoderLayer(
+            d, 4, 4 * d, dropout=0.05, activation="gelu", batch_first=True
+        )
         self.enc = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.transform = nn.Sequential(nn.Linear(d, d), nn.GELU(), nn.LayerNorm(d))
         self.bias = nn.Parameter(torch.zeros(VOCAB))
@@ -71,11 +77,17 @@ class Bert(nn.Module):
 train, valid = make_pairs(2400), make_pairs(300)
 model = Bert()
 params = [(n, p) for n, p in model.named_parameters()]
-opt = torch.optim.AdamW([
-    {"params": [p for n, p in params if p.dim() > 1], "weight_decay": 0.01},
-    {"params": [p for n, p in params if p.dim() <= 1], "weight_decay": 0.0}], lr=2e-3)
+opt = torch.optim.AdamW(
+    [
+        {"params": [p for n, p in params if p.dim() > 1], "weight_decay": 0.01},
+        {"params": [p for n, p in params if p.dim() <= 1], "weight_decay": 0.0},
+    ],
+    lr=2e-3,
+)
 steps, step = 450, 0
-sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda i: min((i + 1) / 60, max(0.0, (steps - i) / (steps - 60))))
+sched = torch.optim.lr_scheduler.LambdaLR(
+    opt, lambda i: min((i + 1) / 60, max(0.0, (steps - i) / (steps - 60)))
+)
 while step < steps:
     model.train()
     for idx in torch.randperm(len(train[0])).split(24):
@@ -91,7 +103,10 @@ while step < steps:
         sched.step()
         step += 1
         if step % 25 == 0:
-            print(f"step {step} loss {loss.item():.4f} mlm {mlm.item():.4f} nsp {nsp.item():.4f}", flush=True)
+            print(
+                f"step {step} loss {loss.item():.4f} mlm {mlm.item():.4f} nsp {nsp.item():.4f}",
+                flush=True,
+            )
         if step == steps:
             break
     model.eval()
@@ -100,5 +115,8 @@ while step < steps:
         lm, cls = model(ids, valid[1])
         keep = labels >= 0
         acc = (lm.argmax(-1) == labels)[keep].float().mean()
-        print(f"valid mlm {F.cross_entropy(lm[keep], labels[keep]).item():.4f} acc {acc:.3f} "
-              f"nsp acc {(cls.argmax(1) == valid[2]).float().mean():.3f}", flush=True)
+        print(
+            f"valid mlm {F.cross_entropy(lm[keep], labels[keep]).item():.4f} acc {acc:.3f} "
+            f"nsp acc {(cls.argmax(1) == valid[2]).float().mean():.3f}",
+            flush=True,
+        )

@@ -12,15 +12,17 @@ def pictures(n):
     cx, cy = (torch.rand(n, 1, 1) * 8 + 6 for _ in range(2))
     r = torch.rand(n, 1, 1) * 2 + 3.5
     dx, dy = xx - cx, yy - cy
-    dist = (dx ** 2 + dy ** 2).sqrt()
-    shapes = torch.stack([
-        dist < r,
-        (dist < r + 0.5) & (dist > r - 1.5),
-        (dx.abs() < r) & (dy.abs() < r) & ~((dx.abs() < r - 1.5) & (dy.abs() < r - 1.5)),
-        ((dx.abs() < 1) | (dy.abs() < 1)) & (dist < r + 1),
-        ((dx - dy).abs() < 1.5) & (dist < r + 1),
-        (dx.abs() < r) & (dy.abs() < r) & (yy % 3 == 0),
-    ]).float()
+    dist = (dx**2 + dy**2).sqrt()
+    shapes = torch.stack(
+        [
+            dist < r,
+            (dist < r + 0.5) & (dist > r - 1.5),
+            (dx.abs() < r) & (dy.abs() < r) & ~((dx.abs() < r - 1.5) & (dy.abs() < r - 1.5)),
+            ((dx.abs() < 1) | (dy.abs() < 1)) & (dist < r + 1),
+            ((dx - dy).abs() < 1.5) & (dist < r + 1),
+            (dx.abs() < r) & (dy.abs() < r) & (yy % 3 == 0),
+        ]
+    ).float()
     mono = shapes[y, torch.arange(n)]
     color = torch.rand(n, 3, 1, 1) * 0.6 + 0.4
     back = torch.rand(n, 3, 1, 1) * 0.3
@@ -93,7 +95,7 @@ sched = torch.optim.lr_scheduler.OneCycleLR(opt, 1.5e-3, total_steps=total, pct_
 step = 0
 for epoch in range(EPOCHS):
     model.train()
-    for idx in torch.randperm(len(train_x))[:len(train_x) // B * B].split(B):
+    for idx in torch.randperm(len(train_x))[: len(train_x) // B * B].split(B):
         x, target = mixup(augment(train_x[idx]), train_y[idx])
         loss = F.cross_entropy(model(x), target)
         opt.zero_grad()
@@ -107,5 +109,8 @@ for epoch in range(EPOCHS):
     model.eval()
     with torch.no_grad():
         out = model(test_x)
-    print(f"epoch {epoch} test loss {F.cross_entropy(out, test_y).item():.4f} "
-          f"acc {(out.argmax(1) == test_y).float().mean():.3f}", flush=True)
+    print(
+        f"epoch {epoch} test loss {F.cross_entropy(out, test_y).item():.4f} "
+        f"acc {(out.argmax(1) == test_y).float().mean():.3f}",
+        flush=True,
+    )

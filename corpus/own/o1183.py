@@ -22,11 +22,13 @@ def clips(n):
         for note in notes.tolist():
             span = int(torch.randint(7, 12, ()))
             f0 = 2 + note * 1.3
-            spec = torch.exp(-(bins - f0) ** 2 / 1.0) + 0.5 * torch.exp(-(bins - f0 - 7) ** 2 / 1.0)
+            spec = torch.exp(-((bins - f0) ** 2) / 1.0) + 0.5 * torch.exp(
+                -((bins - f0 - 7) ** 2) / 1.0
+            )
             env = torch.linspace(1.3, 0.6, span)
-            mel[i, at:at + span] += 2 * (env[:, None] * spec)[:FRAMES - at]
+            mel[i, at : at + span] += 2 * (env[:, None] * spec)[: FRAMES - at]
             at += span + 1
-        toks[i, :count + 2] = torch.tensor([SOT] + notes.tolist() + [EOT])
+        toks[i, : count + 2] = torch.tensor([SOT] + notes.tolist() + [EOT])
     return mel, toks
 
 
@@ -45,9 +47,13 @@ class Attn(nn.Module):
 
     def forward(self, x, src=None, causal=False):
         src = x if src is None else src
-        q, k, v = (f(z).unflatten(-1, (self.h, -1)).transpose(1, 2)
-                   for f, z in ((self.q, x), (self.k, src), (self.v, src)))
-        return self.o(F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).flatten(2))
+        q, k, v = (
+            f(z).unflatten(-1, (self.h, -1)).transpose(1, 2)
+            for f, z in ((self.q, x), (self.k, src), (self.v, src))
+        )
+        return self.o(
+            F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).flatten(2)
+        )
 
 
 class Block(nn.Module):
@@ -56,7 +62,10 @@ class Block(nn.Module):
         self.attn, self.n1 = Attn(d, h), nn.LayerNorm(d)
         self.cross = Attn(d, h) if cross else None
         self.nc = nn.LayerNorm(d) if cross else None
-        self.mlp, self.n2 = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d)), nn.LayerNorm(d)
+        self.mlp, self.n2 = (
+            nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d)),
+            nn.LayerNorm(d),
+        )
 
     def forward(self, x, src=None):
         x = x + self.attn(self.n1(x), causal=self.cross is not None)
@@ -85,7 +94,7 @@ class Transcriber(nn.Module):
         return self.ln_enc(x)
 
     def decode(self, ids, src):
-        x = self.tok(ids) + self.pos[:ids.shape[1]]
+        x = self.tok(ids) + self.pos[: ids.shape[1]]
         for b in self.dec:
             x = b(x, src)
         return self.ln(x) @ self.tok.weight.T
@@ -94,7 +103,7 @@ class Transcriber(nn.Module):
 def spec_augment(mel):
     mel = mel.clone()
     f = int(torch.randint(MELS - 2, ()))
-    mel[:, :, f:f + 2] = 0
+    mel[:, :, f : f + 2] = 0
     return mel
 
 

@@ -11,11 +11,15 @@ class Policy(nn.Module):
     def __init__(self, d=64, heads=4, depth=2):
         super().__init__()
         self.inp = nn.Linear(2, d)
-        layer = nn.TransformerEncoderLayer(d, heads, 2 * d, dropout=0.0, batch_first=True, norm_first=True)
-        self.enc = nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(d), enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(
+            d, heads, 2 * d, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.enc = nn.TransformerEncoder(
+            layer, depth, norm=nn.LayerNorm(d), enable_nested_tensor=False
+        )
         self.query = nn.Linear(3 * d, d)
         self.key = nn.Linear(d, d)
-        self.scale = d ** -0.5
+        self.scale = d**-0.5
         self.value = nn.Sequential(nn.Linear(d, d), nn.GELU(), nn.Linear(d, 1))
 
     def rollout(self, xy, greedy=False):
@@ -67,8 +71,14 @@ for step in range(1, 401):
     critic_loss.backward()
     opt_critic.step()
     if step % 25 == 0:
-        print(f"step {step} loss {actor_loss.item():.4f} critic {critic_loss.item():.4f} "
-              f"tour {length.mean().item():.4f}", flush=True)
+        print(
+            f"step {step} loss {actor_loss.item():.4f} critic {critic_loss.item():.4f} "
+            f"tour {length.mean().item():.4f}",
+            flush=True,
+        )
     if step % 100 == 0:
         with torch.no_grad():
-            print(f"step {step} greedy test tour {model.rollout(test, True)[0].mean().item():.4f}", flush=True)
+            print(
+                f"step {step} greedy test tour {model.rollout(test, True)[0].mean().item():.4f}",
+                flush=True,
+            )

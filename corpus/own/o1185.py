@@ -95,4 +95,7 @@ for step in range(1, STEPS + 1):
         power = torch.fft.rfft(generate(ema, y)).abs()[:, 1:]
         hit = (power[:, [0, 1, 3]].argmax(1) == y).float().mean()
         share = (power.pow(2).topk(2, 1).values.sum(1) / power.pow(2).sum(1)).mean()
-        print(f"step {step} samples of the asked kind {hit:.3f}, energy in two bins {share:.3f}", flush=True)
+        print(
+            f"step {step} samples of the asked kind {hit:.3f}, energy in two bins {share:.3f}",
+            flush=True,
+        )

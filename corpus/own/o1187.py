@@ -16,7 +16,9 @@ def corpus(n, mix):
     s = torch.empty(n, T + 1, dtype=torch.long)
     s[:, 0] = torch.randint(V, (n,))
     for t in range(1, T + 1):
-        s[:, t] = torch.where(torch.rand(n) < 0.8, tables[rule, s[:, t - 1]], torch.randint(V, (n,)))
+        s[:, t] = torch.where(
+            torch.rand(n) < 0.8, tables[rule, s[:, t - 1]], torch.randint(V, (n,))
+        )
     return s
 
 
@@ -71,10 +73,12 @@ def fit(model, sets, epochs, lr, batch, tag, val):
     opt = torch.optim.AdamW(params, lr=lr, weight_decay=0.01)
     total = epochs * (len(sets) // batch)
     sched = torch.optim.lr_scheduler.LambdaLR(
-        opt, lambda i: min((i + 1) / (0.1 * total), 0.5 * (1 + math.cos(math.pi * min(1, i / total)))))
+        opt,
+        lambda i: min((i + 1) / (0.1 * total), 0.5 * (1 + math.cos(math.pi * min(1, i / total)))),
+    )
     step = 0
     for epoch in range(epochs):
-        for s in sets[torch.randperm(len(sets))][:len(sets) // batch * batch].split(batch):
+        for s in sets[torch.randperm(len(sets))][: len(sets) // batch * batch].split(batch):
             loss = loss_on(model, s)
             opt.zero_grad()
             loss.backward()

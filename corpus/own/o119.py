@@ -38,9 +38,9 @@ class LanguageModel(nn.Module):
         self.register_buffer("mask", torch.ones(ctx, ctx).triu(1).bool())
 
     def forward(self, x):
-        h = self.tok(x) + self.pos.weight[:x.size(1)]
+        h = self.tok(x) + self.pos.weight[: x.size(1)]
         for b in self.blocks:
-            h = b(h, self.mask[:x.size(1), :x.size(1)])
+            h = b(h, self.mask[: x.size(1), : x.size(1)])
         return self.head(self.norm(h))
 
 

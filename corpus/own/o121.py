@@ -43,7 +43,11 @@ class LocalAttention(nn.Module):
 class GatedMLP(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.gate, self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.gate, self.up, self.down = (
+            nn.Linear(width, 2 * width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+        )
 
     def forward(self, x):
         return self.down(F.gelu(self.gate(x)) * self.up(x))
@@ -56,12 +60,21 @@ class LocalLM(nn.Module):
         self.pos = nn.Embedding(cfg.ctx, cfg.width)
         self.layers = nn.ModuleList()
         for _ in range(cfg.depth):
-            self.layers.append(nn.ModuleList([nn.LayerNorm(cfg.width), LocalAttention(cfg), nn.LayerNorm(cfg.width), GatedMLP(cfg.width)]))
+            self.layers.append(
+                nn.ModuleList(
+                    [
+                        nn.LayerNorm(cfg.width),
+                        LocalAttention(cfg),
+                        nn.LayerNorm(cfg.width),
+                        GatedMLP(cfg.width),
+                    ]
+                )
+            )
         self.norm = nn.LayerNorm(cfg.width)
         self.lm_head = nn.Linear(cfg.width, vocab, bias=False)
 
     def forward(self, ids):
-        x = self.embed(ids) + self.pos.weight[:ids.size(1)]
+        x = self.embed(ids) + self.pos.weight[: ids.size(1)]
         for n1, attn, n2, mlp in self.layers:
             x = x + attn(n1(x))
             x = x + mlp(n2(x))
@@ -82,7 +95,7 @@ for step in range(cfg.steps):
     for g in optimizer.param_groups:
         g["lr"] = cfg.lr * min(1.0, (step + 1) / 20)
     at = torch.randint(len(data) - cfg.ctx - 1, (cfg.rows,))
-    batch = torch.stack([data[a:a + cfg.ctx + 1] for a in at])
+    batch = torch.stack([data[a : a + cfg.ctx + 1] for a in at])
     loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
     optimizer.zero_grad(set_to_none=True)
     loss.backward()

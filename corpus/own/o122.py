@@ -11,15 +11,18 @@ class Seq(nn.Module):
         super().__init__()
         self.e = nn.Embedding(vocab, d)
         self.p = nn.Parameter(torch.randn(ctx, d) * 0.1)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(d, 4, 2 * d, dropout=0.0, batch_first=True, norm_first=True) for _ in range(2))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(d, 4, 2 * d, dropout=0.0, batch_first=True, norm_first=True)
+            for _ in range(2)
+        )
         self.n = nn.LayerNorm(d)
         self.o = nn.Linear(d, vocab)
         self.register_buffer("m", torch.ones(ctx, ctx).triu(1).bool())
 
     def forward(self, x):
-        h = self.e(x) + self.p[:x.size(1)]
+        h = self.e(x) + self.p[: x.size(1)]
         for layer in self.layers:
-            h = layer(h, src_mask=self.m[:x.size(1), :x.size(1)])
+            h = layer(h, src_mask=self.m[: x.size(1), : x.size(1)])
         return self.o(self.n(h))
 
 
@@ -74,7 +77,9 @@ if __name__ == "__main__":
     torch.manual_seed(41)
     pipe = Pipeline(40, 8, 41)
     net = Seq(len(pipe.chars))
-    acc = Accumulator(net, torch.optim.SGD(net.parameters(), lr=0.15, momentum=0.9, nesterov=True), every=4)
+    acc = Accumulator(
+        net, torch.optim.SGD(net.parameters(), lr=0.15, momentum=0.9, nesterov=True), every=4
+    )
     updates = 0
     for x, y in pipe:
         value = acc.add(x, y)

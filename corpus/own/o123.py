@@ -36,7 +36,9 @@ class ViTBlock(nn.Module):
         super().__init__()
         self.n1, self.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
         self.attn = nn.MultiheadAttention(d, heads, batch_first=True, dropout=0.1)
-        self.mlp = nn.Sequential(nn.Linear(d, 3 * d), nn.GELU(), nn.Dropout(0.1), nn.Linear(3 * d, d))
+        self.mlp = nn.Sequential(
+            nn.Linear(d, 3 * d), nn.GELU(), nn.Dropout(0.1), nn.Linear(3 * d, d)
+        )
         self.g1, self.g2 = nn.Parameter(torch.full((d,), 0.1)), nn.Parameter(torch.full((d,), 0.1))
         self.path = DropPath(p)
 
@@ -88,4 +90,6 @@ for step in range(220):
     if step % 20 == 0 or step == 219:
         with torch.no_grad():
             e = ema(vx)
-        print(f"step {step} loss {loss.item():.4f} ema nll {F.cross_entropy(e, vy).item():.4f} ema acc {(e.argmax(-1) == vy).float().mean().item():.3f}")
+        print(
+            f"step {step} loss {loss.item():.4f} ema nll {F.cross_entropy(e, vy).item():.4f} ema acc {(e.argmax(-1) == vy).float().mean().item():.3f}"
+        )

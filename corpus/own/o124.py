@@ -30,14 +30,19 @@ class RotaryAttention(nn.Module):
     def __init__(self, d, heads, length):
         super().__init__()
         self.heads = heads
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d, d, bias=False) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(d, d, bias=False) for _ in range(4)
+        )
         cos, sin = tables(length, d // heads)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, x):
         b, t, d = x.shape
-        q, k, v = (p(x).view(b, t, self.heads, -1).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            p(x).view(b, t, self.heads, -1).transpose(1, 2)
+            for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         q = FusedRotary.apply(q, self.cos[:t], self.sin[:t])
         k = FusedRotary.apply(k, self.cos[:t], self.sin[:t])
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -49,7 +54,11 @@ class Block(nn.Module):
         super().__init__()
         self.input_norm, self.post_norm = nn.RMSNorm(d), nn.RMSNorm(d)
         self.attn = RotaryAttention(d, heads, length)
-        self.gate, self.up, self.down = nn.Linear(d, 2 * d, bias=False), nn.Linear(d, 2 * d, bias=False), nn.Linear(2 * d, d, bias=False)
+        self.gate, self.up, self.down = (
+            nn.Linear(d, 2 * d, bias=False),
+            nn.Linear(d, 2 * d, bias=False),
+            nn.Linear(2 * d, d, bias=False),
+        )
 
     def forward(self, x):
         x = x + self.attn(self.input_norm(x))
@@ -88,4 +97,6 @@ for step in range(200):
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     opt.step()
     if step % 20 == 0 or step == 199:
-        print(f"step {step} loss {loss.item():.4f} acc {(out.argmax(-1) == y).float().mean().item():.3f}")
+        print(
+            f"step {step} loss {loss.item():.4f} acc {(out.argmax(-1) == y).float().mean().item():.3f}"
+        )

@@ -20,14 +20,20 @@ class Attention(nn.Module):
     def forward(self, x, context=None):
         context = x if context is None else context
         y = F.scaled_dot_product_attention(
-            self.split(self.q(x)), self.split(self.k(context)), self.split(self.v(context)),
-            dropout_p=self.dropout, is_causal=self.causal)
+            self.split(self.q(x)),
+            self.split(self.k(context)),
+            self.split(self.v(context)),
+            dropout_p=self.dropout,
+            is_causal=self.causal,
+        )
         return self.o(y.transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Sequential):
     def __init__(self, dim, dropout):
-        super().__init__(nn.Linear(dim, 3 * dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(3 * dim, dim))
+        super().__init__(
+            nn.Linear(dim, 3 * dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(3 * dim, dim)
+        )
 
 
 class EncoderLayer(nn.Module):
@@ -59,13 +65,16 @@ class Seq2Seq(nn.Module):
         super().__init__()
         self.src, self.tgt = nn.Embedding(vocab, dim), nn.Embedding(vocab, dim)
         self.src_pos, self.tgt_pos = nn.Embedding(LENGTH, dim), nn.Embedding(LENGTH, dim)
-        self.encoder, self.decoder = EncoderLayer(dim, heads, dropout), DecoderLayer(dim, heads, dropout)
+        self.encoder, self.decoder = (
+            EncoderLayer(dim, heads, dropout),
+            DecoderLayer(dim, heads, dropout),
+        )
         self.norm_e, self.norm_d = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.out = nn.Linear(dim, vocab)
 
     def forward(self, src, tgt):
         m = self.norm_e(self.encoder(self.src(src) + self.src_pos.weight))
-        h = self.tgt(tgt) + self.tgt_pos.weight[:tgt.size(1)]
+        h = self.tgt(tgt) + self.tgt_pos.weight[: tgt.size(1)]
         return self.out(self.norm_d(self.decoder(h, m)))
 
 
@@ -81,7 +90,9 @@ def evaluate(model, held):
     src, inp, tgt = held
     logits = model(src, inp)
     model.train()
-    return F.cross_entropy(logits.flatten(0, 1), tgt.flatten()).item(), (logits.argmax(-1) == tgt).all(1).float().mean().item()
+    return F.cross_entropy(logits.flatten(0, 1), tgt.flatten()).item(), (
+        logits.argmax(-1) == tgt
+    ).all(1).float().mean().item()
 
 
 model = Seq2Seq(2 + DIGITS)

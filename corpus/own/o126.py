@@ -24,7 +24,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.tok = nn.Embedding(NOISE + CLASSES, d)
         self.pos = nn.Parameter(torch.randn(LENGTH, d) * 0.02)
-        layer = nn.TransformerEncoderLayer(d, 4, 2 * d, dropout=0.1, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            d, 4, 2 * d, dropout=0.1, batch_first=True, norm_first=True
+        )
         self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(d)
 
@@ -51,7 +53,9 @@ for step in range(220):
     opt_critic.step()
 
     task = F.cross_entropy(labeler(feats[:24]), ys)
-    confusion = F.binary_cross_entropy_with_logits(critic(feats).squeeze(-1), torch.full_like(origin, 0.5))
+    confusion = F.binary_cross_entropy_with_logits(
+        critic(feats).squeeze(-1), torch.full_like(origin, 0.5)
+    )
     g_loss = task + 0.5 * confusion
     opt_task.zero_grad()
     g_loss.backward()
@@ -61,4 +65,6 @@ for step in range(220):
         with torch.no_grad():
             acc = (labeler(encoder(tx)).argmax(-1) == ty).float().mean().item()
         encoder.train()
-        print(f"step {step} critic {d_loss.item():.4f} confusion {confusion.item():.4f} task loss {task.item():.4f} target acc {acc:.3f}")
+        print(
+            f"step {step} critic {d_loss.item():.4f} confusion {confusion.item():.4f} task loss {task.item():.4f} target acc {acc:.3f}"
+        )

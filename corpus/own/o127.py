@@ -36,9 +36,18 @@ def main():
     lut = {c: i for i, c in enumerate(chars)}
     data = torch.tensor([lut[c] for c in text])
     vocab = len(chars)
-    config = BertConfig(vocab_size=vocab + 1, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
-                        intermediate_size=128, max_position_embeddings=CTX, type_vocab_size=1,
-                        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, pad_token_id=0)
+    config = BertConfig(
+        vocab_size=vocab + 1,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=CTX,
+        type_vocab_size=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        pad_token_id=0,
+    )
     model = BertForMaskedLM(config)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, weight_decay=0.01)

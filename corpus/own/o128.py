@@ -31,7 +31,9 @@ class Vocab:
         return len(self.itos)
 
 
-paragraphs = [p.strip() for k in sorted(topics) for p in topics[k].split("\n") if 3 <= len(p.strip()) <= 76]
+paragraphs = [
+    p.strip() for k in sorted(topics) for p in topics[k].split("\n") if 3 <= len(p.strip()) <= 76
+]
 random.shuffle(paragraphs)
 short = [p for p in paragraphs if len(p) < 15]
 long = [p for p in paragraphs if len(p) >= 60]
@@ -53,8 +55,12 @@ class CausalLM(nn.Module):
         super().__init__()
         self.tok = nn.Embedding(n, d, padding_idx=vocab.pad)
         self.pos = nn.Embedding(MAX, d)
-        layer = nn.TransformerEncoderLayer(d, heads, 2 * d, dropout=0.0, batch_first=True, norm_first=True)
-        self.body = nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(d), enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(
+            d, heads, 2 * d, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.body = nn.TransformerEncoder(
+            layer, depth, norm=nn.LayerNorm(d), enable_nested_tensor=False
+        )
         self.head = nn.Linear(d, n)
 
     def forward(self, x):

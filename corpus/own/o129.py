@@ -32,7 +32,12 @@ class Backbone(nn.Module):
         super().__init__()
         self.tok = nn.Embedding(VOCAB + 1, WIDTH)
         self.pos = nn.Parameter(torch.randn(CTX, WIDTH) * 0.1)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True) for _ in range(DEPTH))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+            )
+            for _ in range(DEPTH)
+        )
         self.norm = nn.LayerNorm(WIDTH)
         self.mlm = nn.Linear(WIDTH, VOCAB)
 
@@ -64,14 +69,23 @@ head = nn.Linear(2 * WIDTH, len(big))
 net.tok.requires_grad_(False)
 net.pos.requires_grad_(False)
 top, decay = 8e-4, 0.6
-groups = [{"params": head.parameters(), "lr": 4e-3}, {"params": list(net.norm.parameters()) + list(net.mlm.parameters()), "lr": top}]
+groups = [
+    {"params": head.parameters(), "lr": 4e-3},
+    {"params": list(net.norm.parameters()) + list(net.mlm.parameters()), "lr": top},
+]
 for i, layer in enumerate(reversed(net.layers)):
-    groups.append({"params": layer.parameters(), "lr": top * decay ** i})
+    groups.append({"params": layer.parameters(), "lr": top * decay**i})
 opt = torch.optim.AdamW(groups, weight_decay=0.01)
 sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1.0, (s + 1) / 20))
 for step in range(140):
     y = torch.randint(len(big), (24,))
-    x = torch.stack([streams[c][s:s + CTX] for c in y.tolist() for s in [torch.randint(len(streams[c]) - CTX, (1,)).item()]])
+    x = torch.stack(
+        [
+            streams[c][s : s + CTX]
+            for c in y.tolist()
+            for s in [torch.randint(len(streams[c]) - CTX, (1,)).item()]
+        ]
+    )
     h = net(x)
     cls = F.cross_entropy(head(torch.cat([h.mean(1), h.amax(1)], -1)), y)
     rec = mlm_loss(net, x)

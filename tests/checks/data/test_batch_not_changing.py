@@ -52,8 +52,22 @@ def test_batches_drawn_again_and_again_from_a_generator_that_is_set_back() -> No
     assert "reset inside the loop" in found.summary
     nothing_drawn = {"batch.rowset": rounds, "random.crc": [5.0] * 40}
     assert isinstance(batch_not_changing(make_record(nothing_drawn)), Clear)
+    one_state = {"batch.rowset": rounds, "random.crc": [5.0, *[6.0] * 39]}  # an evaluation seeds
+    assert isinstance(batch_not_changing(make_record(one_state)), Clear)
     dropout_draws = {"batch.rowset": rounds, "random.crc": [float(i) for i in range(40)]}
     assert isinstance(batch_not_changing(make_record(dropout_draws)), Clear)
+
+
+def test_more_batches_than_a_handful_from_states_that_come_back_are_only_possible() -> None:
+    """An evaluation after every tenth step seeds; or the whole of a small data set in the same order each epoch."""
+    rounds = [float(i % 10) for i in range(70)]
+    found = batch_not_changing(
+        make_record({"batch.rowset": rounds, "random.crc": [100.0 + i for i in rounds]})
+    )
+    assert isinstance(found, Finding)
+    assert found.status == "possible"
+    too_short = {"batch.rowset": rounds[:40], "random.crc": [100.0 + i for i in rounds[:40]]}
+    assert isinstance(batch_not_changing(make_record(too_short)), Clear)
 
 
 def test_fires_on_a_loader_whose_workers_give_the_same() -> None:

@@ -71,6 +71,29 @@ def test_most_of_a_run_at_a_rate_of_exactly_zero_is_wrong_whatever_it_gains() ->
     assert isinstance(lr_schedule_wrong(record(at_the_end, highest=3.29)), Clear)
 
 
+def test_most_of_a_run_at_zero_is_wrong_where_nothing_can_be_repeated() -> None:
+    """A cosine whose place is counted in micro-batches and its length in steps."""
+    cosine = [3e-3 * 0.5 * (1 + math.cos(math.pi * min(1.0, k / 57))) for k in range(225)]
+    falling = [5.0 - 0.05 * min(k, 57) for k in range(225)]
+    groups = [{"class": "AdamW", "groups": [{"lr": 3e-3}]}]
+
+    def of(late_rates: list[float] | None = None) -> Record:
+        two = [[3e-3, rate] for rate in late_rates or ()]
+        return make_record(
+            {"optim.lr": cosine, "loss.token": falling},
+            facts={"optimizer.groups": groups},
+            layers={"optim.lr_by_group": dict(zip("01", two))} if two else None,
+        )
+
+    found = lr_schedule_wrong(of())
+    assert isinstance(found, Finding)
+    assert (found.status, found.since_step) == ("likely", 57)
+    assert "stepped" not in found.summary  # there is no scheduler to speak of
+    assert isinstance(lr_schedule_wrong(of([0.0, 0.0])), Finding)
+    # One group is switched off, another learns on.
+    assert isinstance(lr_schedule_wrong(of([0.0, 1e-3])), NotJudged)
+
+
 def test_silent_on_a_cosine_to_zero() -> None:
     cosine = [1e-3 * 0.5 * (1 + math.cos(math.pi * k / 239)) for k in range(240)]
     assert isinstance(lr_schedule_wrong(record(cosine)), Clear)

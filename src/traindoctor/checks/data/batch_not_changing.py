@@ -80,10 +80,10 @@ def batch_not_changing(record: Record) -> Outcome:
             summary=f"The same {different} batches repeat, although the DataLoader has {available}",
             grade="exact",
         )
-    if different <= FEW and steps >= ROUNDS * different and seeded_again(record, different):
+    if (states := seeded_again(record)) is not None and steps >= ROUNDS * different:
         return batch_not_changing.finding(
             evidence("different batches", float(different), "new numbers at each step"),
-            evidence("distinct random states over all steps", float(different), float(steps)),
+            evidence("distinct random states over all steps", float(states), float(steps)),
             summary=(
                 f"The same {different} batches repeat: the random state they are drawn from is "
                 "reset inside the loop"
@@ -94,6 +94,8 @@ def batch_not_changing(record: Record) -> Outcome:
             ),
             since_step=0,
             grade="exact",
+            # So many may be all that the data has, in an order that is drawn anew from one seed.
+            status=None if different <= FEW else "possible",
         )
     return batch_not_changing.clear(f"{different} different batches in {steps} steps")
 
@@ -177,8 +179,16 @@ def held_batch(steps: int, times: float | None) -> Outcome:
     )
 
 
-def seeded_again(record: Record, different: int) -> bool:
-    """The random state goes through as many values as there are batches, round after round."""
-    states = record.get("random.crc")
-    # One state in all steps: nothing is drawn at all, the few batches are what the data has.
-    return states is not None and 1 < len(np.unique(states.values)) <= different
+def seeded_again(record: Record) -> int | None:
+    """How many states random numbers are drawn from, where each comes back, and the batch that was drawn from it with it.
+
+    One state under several batches: nothing is drawn, the few batches are what the data has.
+    """
+    states, rowset = record.get("random.crc"), record["batch.rowset"]
+    if states is None:
+        return None
+    _, here, there = np.intersect1d(states.steps, rowset.steps, return_indices=True)
+    state, rows = states.values[here], rowset.values[there]
+    num_states, num_batches = len(np.unique(state)), len(np.unique(rows))
+    pairs = len(np.unique(np.stack([state, rows]), axis=1).T)
+    return num_states if 1 < num_states == pairs == num_batches else None

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 
 from traindoctor.checks import laws
-from traindoctor.checks.base import Finding, Outcome, check, evidence
+from traindoctor.checks.base import Evidence, Finding, Outcome, check, evidence
 from traindoctor.checks.consequences import NOT_LEARNING
 from traindoctor.checks.course import course_of
 from traindoctor.checks.experiments import Experiment
@@ -312,36 +312,52 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
     ]
     if calls:
         items.append(evidence("scheduler steps per optimizer step", calls / len(trace.series)))
-    kind = schedules[0]["class"] if schedules else "the schedule"
+    who = f" ({schedules[0]['class']} was stepped {calls} times)" if schedules else ""
     summary = (
         f"The learning rate falls from {trace.peak:.3g} to {trace.series.last:.2g}: from "
         f"step {since} on it is next to zero and {last - since} of {last - begun} steps "
-        f"train nothing ({kind} was stepped {calls} times)"
+        f"train nothing{who}"
     )
+    stands_still = finding_of_zeros(record, trace, items, summary)
     result = record.exam(EXAM)
     trial = Experiment.of(result)
     if result is None:
-        return lr_schedule_wrong.not_judged(
+        return stands_still or lr_schedule_wrong.not_judged(
             "whether the loss can still fall was not tested", wants=EXAM
         )
     if trial is not None and trial.faithful and trial.has("highest rate"):
         if not trial.wins("highest rate"):
-            zeros = float(np.mean(trace.series.values == 0))
-            if zeros >= ZERO_SHARE:
-                items.append(
-                    evidence("share of the run at a learning rate of exactly 0", zeros, 0.0)
-                )
-                return lr_schedule_wrong.finding(
-                    *items, summary=summary, since_step=since, grade="statistic"
-                )
-            return lr_schedule_wrong.clear(
+            return stands_still or lr_schedule_wrong.clear(
                 "the highest learning rate does not lower the loss any further"
             )
         items.append(trial.evidence("highest rate", "the highest learning rate of the run"))
         return lr_schedule_wrong.finding(
             *items, summary=summary, since_step=since, grade="experiment"
         )
+    if stands_still is not None:
+        return stands_still
     reached = course_of(record)
     if reached is None or reached.learned or math.isnan(reached.last):
         return lr_schedule_wrong.not_judged("whether the loss can still fall could not be tested")
     return lr_schedule_wrong.finding(*items, grade="statistic", summary=summary, since_step=since)
+
+
+def finding_of_zeros(
+    record: Record, trace: RateTrace, items: list[Evidence], summary: str
+) -> Finding | None:
+    """From the middle of the run or earlier to its end the rate is exactly 0, and no group has another."""
+    since, groups = trace.dead_from(0.0), record.layers("optim.lr_by_group")
+    if since is None or (groups is not None and len(groups) and groups.values[-1].any()):
+        return None
+    begun, end = int(trace.series.steps[0]), int(trace.series.steps[-1]) + 1
+    share = (end - since) / (end - begun)
+    if share < ZERO_SHARE:
+        return None
+    return lr_schedule_wrong.finding(
+        *items,
+        evidence("share of the run at a learning rate of exactly 0", share, 0.0),
+        summary=summary,
+        since_step=since,
+        grade="statistic",
+        wants=EXAM,
+    )
