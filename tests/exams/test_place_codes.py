@@ -212,3 +212,93 @@ def test_a_bag_of_patches(cut: str, reader: bool) -> None:
         assert not isinstance(learned, Finding)
     told_apart = of_pictures(Pieces(CUTS[cut], reader=reader, code=True), [1.6] * 20)
     assert isinstance(told_apart, NotJudged)
+
+
+HEADS = 4
+HALF = D // HEADS // 2
+ANGLES = torch.arange(32)[:, None].float() * 10.0 ** -torch.arange(HALF)  # (places, d / 2)
+
+
+def by_halves(x: Tensor, axis: int) -> Tensor:
+    angles = along(x, axis)
+    a, b = x.chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+
+def by_rotate_half(x: Tensor, axis: int) -> Tensor:
+    angles = along(x, axis).repeat(1, 1, 1, 2)
+    half = torch.cat([-x[..., HALF:], x[..., :HALF]], dim=-1)
+    return x.mul(angles.cos()) + torch.multiply(half, angles.sin())
+
+
+def by_pairs(x: Tensor, axis: int) -> Tensor:
+    angles = along(x, axis)
+    even, odd = x[..., 0::2], x[..., 1::2]
+    turned = (even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos())
+    return torch.stack(turned, dim=-1).flatten(-2)
+
+
+def by_complex_numbers(x: Tensor, axis: int) -> Tensor:
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (HALF, 2)).contiguous())
+    angles = along(x, axis)
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
+def along(x: Tensor, axis: int) -> Tensor:
+    """(1, H, 1, d / 2) or (1, 1, T, d / 2) for x of (B, H, T, d)."""
+    shape = [1, 1, 1, HALF]
+    shape[axis] = x.shape[axis]
+    return ANGLES[: x.shape[axis]].view(shape)
+
+
+class Frames(nn.Module):
+    def __init__(self, turn: Callable[[Tensor], Tensor], fused: bool) -> None:
+        super().__init__()
+        self.embed, self.qkv, self.head = nn.Linear(9, D), nn.Linear(D, 3 * D), nn.Linear(D, 5)
+        self.turn, self.fused = turn, fused
+
+    def forward(self, frames: Tensor) -> Tensor:
+        h = self.embed(frames)
+        q, k, v = self.qkv(h).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        q, k = self.turn(q), self.turn(k)
+        if self.fused:
+            mixed = F.scaled_dot_product_attention(q, k, v)
+        else:
+            mixed = ((q @ k.mT) / HALF).softmax(-1) @ v
+        return self.head((h + mixed.transpose(1, 2).flatten(-2)).mean(1))
+
+
+def of_frames(turn: Callable[[Tensor], Tensor], *, fused: bool) -> Patient:
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    torch.manual_seed(0)
+    batch = torch.randn(6, T, 9), torch.randint(5, (6,))
+    return tape_steps(Frames(turn, fused), loss, lambda _: batch)
+
+
+TURNS = [by_halves, by_rotate_half, by_pairs, by_complex_numbers]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("turn", TURNS)
+def test_rotary_codes_over_the_heads_tell_no_frames_apart(
+    turn: Callable[[Tensor, int], Tensor], fused: bool
+) -> None:
+    found = judged(of_frames(lambda x: turn(x, 1), fused=fused))
+    assert isinstance(found, Finding)
+    assert found.status == "confirmed"
+    assert "multiplied by position codes" in found.summary
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_rotary_codes_over_the_frames_do(turn: Callable[[Tensor, int], Tensor]) -> None:
+    assert not isinstance(judged(of_frames(lambda x: turn(x, 2), fused=True)), Finding)
+
+
+@pytest.mark.parametrize(
+    "scale", [torch.tensor(0.5), torch.rand(D // HEADS), torch.rand(HEADS, 1, 1)]
+)
+def test_a_scale_is_no_code_and_a_set_may_be_meant(scale: Tensor) -> None:
+    assert not isinstance(judged(of_frames(lambda x: x * scale, fused=True)), Finding)

@@ -6,7 +6,7 @@ same to rounding; and so is the loss, where a model speaks for all its places at
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,12 @@ from traindoctor.graph.origins import depends_on, walk_back
 from traindoctor.graph.structure import Structure
 from traindoctor.tape.execute import replay
 from traindoctor.tape.faithful import require_faithful
-from traindoctor.tape.ops import PARAMETER, Op, Ref
+from traindoctor.tape.ops import DATA, PARAMETER, Op, Ref
 from traindoctor.tape.tape import StepTape
 
 # Fewer places are a pair of numbers, not a sequence.
 PLACES = 4
+BOTH = DATA | PARAMETER
 # Without codes: the share of what other content does under which nothing moved (in float64: 1e-16 where places are a bag).
 SAME = 1e-7
 
@@ -48,8 +49,8 @@ class Added:
 
 @exam_of_tape(name="place_codes", title="Does every place have a code of its own", cost=4)
 def place_codes(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
-    """With the weights at `step`. `alike`: places that share their code with another one, of `places` (`codes` is 0 where there
-    are none, and the places are pieces of something larger). `gap`: how far the
+    """With the weights at `step`. `alike`: places that share their code with another one, of `places` (`codes` is 0 where none
+    is added: the places are pieces of something larger, or what they ask and answer is `turned` by fixed tables). `gap`: how far the
     outputs of the places (or the loss) move when those are exchanged among themselves, `replaced`: when they hold what
     other examples have there, `noise`: when every weight moves by one unit in its last place; all relative."""
     require_faithful(tape)
@@ -81,22 +82,53 @@ def place_codes(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
 
 
 def without_codes(structure: Structure) -> dict[str, Any]:
-    """Nothing is added to the places: pieces that were cut out of a picture or a signal are exchanged as they are."""
-    for ref, line in pieces(structure):
+    """Nothing is added to the places: pieces that were cut out of a picture or a signal are exchanged as they are, and so
+    are places of any kind whose queries and keys are turned by tables."""
+    turned = next(tables(structure), None)
+    for ref, line in pieces(structure, cut=turned is None):
         content = replay(structure.tape, dtype=torch.float64, want=[ref])[ref].detach().clone()
         places = content.shape[1]
         found = swapped(structure, ref, content, torch.zeros(places, dtype=torch.long))
         if found["gap"] <= SAME * found["replaced"]:
-            return {"places": places, "codes": 0, "alike": places, "line": line, **found}
+            values = {"places": places, "codes": 0, "alike": places, "line": line, **found}
+            return values if turned is None else {**values, "turned": True, "line": turned.line}
     raise NotPossible(
         "no position embedding is added before the attention, and no other position "
         "signal was found"
     )
 
 
-def pieces(structure: Structure) -> list[tuple[Ref, str | None]]:
-    """Of every number of places the first value (B, T, D), before the first attention, whose places are no axis of the batch's
-    tensors. What other tokens were joined to is not the first: something may have told its places apart by then."""
+def tables(structure: Structure) -> Iterator[Op]:
+    """What multiplies projected values, on their way into an attention, by fixed numbers that differ over two axes and are
+    the same for all examples: rotary codes. A vector of them is a scale of features."""
+    tape = structure.tape
+    for op in tape.ops:
+        if op.kind != "mul" or len(op.inputs) != 2 or op.outputs[0] is None:
+            continue
+        fixed, turned = sorted(op.inputs, key=lambda ref: math.prod(structure.shape(ref)))
+        axes = sum(size > 1 for size in structure.shape(fixed))
+        if axes < 2 or depends_on(tape, turned) & BOTH != BOTH:
+            continue
+        examples, *each = structure.shape(turned)
+        own = depends_on(tape, fixed) & PARAMETER or any(
+            structure.shape(given)[:1] == (examples,) and structure.depends(fixed, given)
+            for given in tape.data
+        )
+        if (
+            not own
+            and math.prod(structure.shape(fixed)) <= math.prod(each)
+            and any(
+                structure.depends(ref, op.outputs[0])
+                for attention in structure.attentions
+                for ref in attention.inputs
+            )
+        ):
+            yield op
+
+
+def pieces(structure: Structure, *, cut: bool) -> list[tuple[Ref, str | None]]:
+    """Of every number of places the first value (B, T, D), before the first attention; with `cut` those whose places are no
+    axis of the batch's tensors. What other tokens were joined to is not the first: something may have told its places apart by then."""
     tape = structure.tape
     begin = min(attention.op.number for attention in structure.attentions)
     given = [
@@ -109,8 +141,8 @@ def pieces(structure: Structure) -> list[tuple[Ref, str | None]]:
             continue
         rows, places, _ = structure.shape(made)
         behind = [shape for ref, shape in given if structure.depends(made, ref)]
-        cut = bool(behind) and all(places not in shape[1:] for shape in behind)
-        if rows > 1 and places >= PLACES and cut and depends_on(tape, made) & PARAMETER:
+        kind = bool(behind) and not (cut and any(places in shape[1:] for shape in behind))
+        if rows > 1 and places >= PLACES and kind and depends_on(tape, made) & PARAMETER:
             first.setdefault(places, op)
     return [(op.outputs[0], op.line) for op in first.values() if op.kind != "cat" and op.outputs[0]]
 

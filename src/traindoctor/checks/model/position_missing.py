@@ -102,23 +102,32 @@ def told_apart(record: Record) -> Outcome | None:
     without_effect = is_rounding({**values, "gap": values["replaced"]})
     if not is_rounding(values) or (course is not None and course.solved):
         return None
-    one_for_all = values["codes"] <= 1
+    one_for_all = values["codes"] <= 1 and not values.get("turned")
     if (one_for_all or without_effect) and values["step"] < SETTLED:  # a table may start at zero
         return position_missing.not_judged(
             "token order has no effect yet; tested again later", wants="place_codes"
         )
     if without_effect:
         return None
+    if values.get("turned"):
+        return position_missing.finding(
+            swapped("positions", values),
+            summary=(
+                "Queries and keys are multiplied by position codes, and still the model cannot tell "
+                f"its {values['places']} positions apart: swapping them changes nothing"
+            ),
+            remedy=(
+                "Let the codes run along the axis of the sequence: a table made for (B, T, heads, D) "
+                "rotates by head where it is given (B, heads, T, D)."
+            ),
+            line=values["line"],
+            since_step=0,
+            grade="exact",
+        )
     if values["codes"] == 0:
         return bag_of_pieces(record, values)
     return position_missing.finding(
-        evidence(
-            "change of the outputs when positions with the same embedding are swapped",
-            values["gap"],
-            f"near {values['replaced']:.2g}, the change for other contents",
-            noise=values["noise"],
-            step=values["step"],
-        ),
+        swapped("positions with the same embedding", values),
         evidence("distinct embeddings", values["codes"], values["places"]),
         summary=(
             f"{values['alike']} of {values['places']} positions share their embedding with "
@@ -129,6 +138,16 @@ def told_apart(record: Record) -> Outcome | None:
         line=values["line"],
         since_step=0,
         grade="exact",
+    )
+
+
+def swapped(what: str, values: Mapping[str, Any]) -> Evidence:
+    return evidence(
+        f"change of the outputs when {what} are swapped",
+        values["gap"],
+        f"near {values['replaced']:.2g}, the change for other contents",
+        noise=values["noise"],
+        step=values["step"],
     )
 
 
@@ -146,13 +165,7 @@ def bag_of_pieces(record: Record, values: Mapping[str, Any]) -> Outcome:
             "the task is learned without the order of its patches or frames"
         )
     return position_missing.finding(
-        evidence(
-            "change of the outputs when positions are swapped",
-            values["gap"],
-            f"near {values['replaced']:.2g}, the change for other contents",
-            noise=values["noise"],
-            step=values["step"],
-        ),
+        swapped("positions", values),
         summary=f"the model cannot tell the {values['places']} patches or frames of an input apart: swapping them changes nothing",
         remedy=(
             "Add a position embedding, one row per position, to the patches or frames "
