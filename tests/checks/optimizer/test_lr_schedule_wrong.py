@@ -7,7 +7,7 @@ import pytest
 
 from traindoctor.checks.base import Clear, Finding, NotJudged
 from traindoctor.checks.optimizer.lr_schedule_wrong import EXAM, lr_schedule_wrong
-from traindoctor.record import Record, Series, make_record
+from traindoctor.record import ExamResult, Record, Series, make_record
 
 FLAT = [3.3] * 240
 
@@ -91,7 +91,24 @@ def test_most_of_a_run_at_zero_is_wrong_where_nothing_can_be_repeated() -> None:
     assert "stepped" not in found.summary  # there is no scheduler to speak of
     assert isinstance(lr_schedule_wrong(of([0.0, 0.0])), Finding)
     # One group is switched off, another learns on.
-    assert isinstance(lr_schedule_wrong(of([0.0, 1e-3])), NotJudged)
+    assert isinstance(lr_schedule_wrong(of([0.0, 1e-3])), Clear)
+
+
+def test_a_rate_that_died_in_a_run_that_learned_is_possible_where_nothing_can_be_repeated() -> None:
+    """Beside "healthy" it would stand untested; where the highest rate was tried and gains nothing, it is cleared."""
+    died = [2e-3 * 0.85 ** min(k, 60) for k in range(240)]
+    falling = [5.0 - 0.05 * min(k, 60) for k in range(240)]
+    refused = ExamResult(EXAM, 200, "refused", {}, "the batches have several shapes")
+    groups = [{"class": "Adam", "groups": [{"lr": 2e-3}]}]
+    found = lr_schedule_wrong(
+        make_record(
+            {"optim.lr": died, "loss.token": falling},
+            facts={"optimizer.groups": groups},
+            exams=[refused],
+        )
+    )
+    assert isinstance(found, Finding)
+    assert found.status == "possible"
 
 
 def test_silent_on_a_cosine_to_zero() -> None:

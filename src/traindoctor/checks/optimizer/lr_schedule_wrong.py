@@ -299,7 +299,7 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
         return None
     last = int(trace.series.steps[-1]) + 1
     begun = int(trace.series.steps[0])
-    if last - since < max(DEAD_STEPS, DEAD_SHARE * (last - begun)):
+    if last - since < max(DEAD_STEPS, DEAD_SHARE * (last - begun)) or another_group_learns(record):
         return None
     calls = scheduler_calls(record, schedules)
     items = [
@@ -337,17 +337,31 @@ def _dead(record: Record, trace: RateTrace, schedules: list[dict[str, Any]]) -> 
     if stands_still is not None:
         return stands_still
     reached = course_of(record)
-    if reached is None or reached.learned or math.isnan(reached.last):
+    if reached is None or math.isnan(reached.last):
         return lr_schedule_wrong.not_judged("whether the loss can still fall could not be tested")
-    return lr_schedule_wrong.finding(*items, grade="statistic", summary=summary, since_step=since)
+    return lr_schedule_wrong.finding(
+        *items,
+        # A run that has learned may be at its end: that it could learn on is not known.
+        grade="curve" if reached.learned else "statistic",
+        summary=summary,
+        since_step=since,
+    )
+
+
+def another_group_learns(record: Record) -> bool:
+    """The rates are those of the first group: it may be switched off while others go on."""
+    table = record.layers("optim.lr_by_group")
+    if table is None or not len(table):
+        return False
+    return bool((table.values[-1] > DEAD * np.nanmax(table.values, axis=0)).any())
 
 
 def finding_of_zeros(
     record: Record, trace: RateTrace, items: list[Evidence], summary: str
 ) -> Finding | None:
-    """From the middle of the run or earlier to its end the rate is exactly 0, and no group has another."""
-    since, groups = trace.dead_from(0.0), record.layers("optim.lr_by_group")
-    if since is None or (groups is not None and len(groups) and groups.values[-1].any()):
+    """From the middle of the run or earlier to its end the rate is exactly 0."""
+    since = trace.dead_from(0.0)
+    if since is None:
         return None
     begun, end = int(trace.series.steps[0]), int(trace.series.steps[-1]) + 1
     share = (end - since) / (end - begun)
