@@ -1,11 +1,7 @@
-# Image captioning on small rendered scenes.
-# Step 1 renders a dataset to disk (one .npy per picture, captions in one text
-# file, one line per picture), step 2 trains a CNN + transformer decoder on it.
 import pathlib
 import random
 import tempfile
 import time
-
 import numpy as np
 import torch
 from torch import nn
@@ -20,10 +16,10 @@ COLOURS = {
     "white": (1, 1, 1),
 }
 SHAPES = ["square", "cross", "ring"]
-ROWS, COLS = ["top", "bottom"], ["left", "right"]
+ROWS, COLS = (["top", "bottom"], ["left", "right"])
 WORDS = ["<pad>", "<bos>", "<eos>", "a", "and", "at", "the"] + list(COLOURS) + SHAPES + ROWS + COLS
 STOI = {w: i for i, w in enumerate(WORDS)}
-PAD, BOS, EOS = 0, 1, 2
+PAD, BOS, EOS = (0, 1, 2)
 
 
 def stamp(img, shape, colour, row, col, rng):
@@ -52,7 +48,7 @@ def render(root, n, seed):
         cells.sort(key=lambda rc: (ROWS.index(rc[0]), COLS.index(rc[1])))
         parts = []
         for row, col in cells:
-            shape, colour = rng.choice(SHAPES), rng.choice(list(COLOURS))
+            shape, colour = (rng.choice(SHAPES), rng.choice(list(COLOURS)))
             stamp(img, shape, colour, row, col, rng)
             parts.append(f"a {colour} {shape} at the {row} {col}")
         np.save(root / f"{i}.npy", img)
@@ -72,13 +68,13 @@ class CaptionFolder(Dataset):
 
     def __getitem__(self, i):
         ids = [BOS] + [STOI[w] for w in self.captions[i].split()] + [EOS]
-        return self.images[i], torch.tensor(ids)
+        return (self.images[i], torch.tensor(ids))
 
 
 def collate(batch):
     imgs = torch.stack([b[0] for b in batch])
     caps = nn.utils.rnn.pad_sequence([b[1] for b in batch], batch_first=True, padding_value=PAD)
-    return imgs, caps
+    return (imgs, caps)
 
 
 class Captioner(nn.Module):
@@ -130,10 +126,10 @@ if __name__ == "__main__":
         tmp = pathlib.Path(tmp)
         render(tmp / "train", 2800, seed=1)
         render(tmp / "val", 400, seed=2)
-        train, val = CaptionFolder(tmp / "train"), CaptionFolder(tmp / "val")
+        train, val = (CaptionFolder(tmp / "train"), CaptionFolder(tmp / "val"))
     loader = DataLoader(train, batch_size=64, shuffle=True, collate_fn=collate, drop_last=True)
     model = Captioner()
-    opt = torch.optim.Adam(model.parameters(), lr=1.5e-3)
+    opt = torch.optim.Adam(model.parameters(), lr=0.0015)
     ce = nn.CrossEntropyLoss(ignore_index=PAD)
     step = 0
     for epoch in range(6):

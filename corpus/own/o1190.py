@@ -1,24 +1,12 @@
-"""Two-tower text retrieval with in-batch negatives.
-
-Activations for a large contrastive batch do not fit, so we do it in two
-passes: embed everything without a graph, take the gradient of the loss with
-respect to the embeddings, then go over small chunks again with a graph and
-push the stored gradients through the towers.  Chunks are grouped by length to
-keep the padding small.
-"""
-
 import time
-
 import torch
 import torch.nn.functional as F
 
 torch.manual_seed(11)
-V, D, H, LAYERS, MAXLEN = 400, 64, 4, 1, 26
-BATCH, CHUNK, STEPS, TAU = 128, 32, 200, 0.07
-TOPICS, PER_TOPIC = 60, 12
+V, D, H, LAYERS, MAXLEN = (400, 64, 4, 1, 26)
+BATCH, CHUNK, STEPS, TAU = (128, 32, 200, 0.07)
+TOPICS, PER_TOPIC = (60, 12)
 PAD = 0
-
-# a topic owns a set of query words and a different set of document words
 g = torch.Generator().manual_seed(5)
 q_words = torch.stack([torch.randperm(180, generator=g)[:PER_TOPIC] + 1 for _ in range(TOPICS)])
 d_words = torch.stack([torch.randperm(180, generator=g)[:PER_TOPIC] + 200 for _ in range(TOPICS)])
@@ -34,12 +22,12 @@ def one_text(table, topics, lo, hi, noise_lo, g):
 
 
 def sample_pairs(n, g):
-    qs, ds = [], []
+    qs, ds = ([], [])
     for _ in range(n):
         topics = torch.randperm(TOPICS, generator=g)[:2]
         qs.append(one_text(q_words, topics, 5, 14, 1, g))
         ds.append(one_text(d_words, topics, 8, MAXLEN, 200, g))
-    return qs, ds
+    return (qs, ds)
 
 
 class Tower(torch.nn.Module):
@@ -122,9 +110,9 @@ def recall_at_5(q_tower, d_tower):
     return (top == torch.arange(300)[:, None]).any(1).float().mean().item()
 
 
-q_tower, d_tower = Tower(), Tower()
+q_tower, d_tower = (Tower(), Tower())
 opt = torch.optim.AdamW(
-    list(q_tower.parameters()) + list(d_tower.parameters()), lr=2e-3, weight_decay=0.01
+    list(q_tower.parameters()) + list(d_tower.parameters()), lr=0.002, weight_decay=0.01
 )
 data = torch.Generator().manual_seed(77)
 start = time.time()

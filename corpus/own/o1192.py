@@ -1,9 +1,6 @@
-"""Next-frame emulator for a toy weather field on a periodic 16x16 grid (ViT style)."""
-
 import argparse
 import math
 import time
-
 import torch
 import torch.nn as nn
 
@@ -15,19 +12,17 @@ def get_args():
     p.add_argument("--dim", type=int, default=96)
     p.add_argument("--depth", type=int, default=2)
     p.add_argument("--heads", type=int, default=4)
-    p.add_argument("--lr", type=float, default=1e-4)
+    p.add_argument("--lr", type=float, default=0.0001)
     p.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     p.add_argument("--seed", type=int, default=0)
     return p.parse_args()
 
 
-GRID, PATCH = 16, 4
+GRID, PATCH = (16, 4)
 SIDE = GRID // PATCH
 
 
 def simulate(n, gen):
-    """Two channels (temperature, humidity): random smooth fields carried by a wind that
-    depends on the row, with a source term where humidity is high."""
     k = torch.fft.fftfreq(GRID) * GRID
     power = torch.exp(-0.15 * (k[:, None] ** 2 + k[None, :] ** 2))
     noise = torch.randn(n, 2, GRID, GRID, generator=gen)
@@ -38,12 +33,10 @@ def simulate(n, gen):
     nxt[:, :, :half] = field[:, :, :half].roll(4, dims=-1)
     nxt[:, :, half:] = field[:, :, half:].roll(-4, dims=-1)
     nxt[:, 0] = nxt[:, 0] + 0.8 * torch.relu(nxt[:, 1])
-    return field, nxt
+    return (field, nxt)
 
 
 class Attention(nn.Module):
-    """Full attention over patches with a learned relative-position bias per head."""
-
     def __init__(self, dim, heads):
         super().__init__()
         self.heads = heads
@@ -51,14 +44,14 @@ class Attention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.bias = nn.Parameter(torch.zeros(heads, SIDE, SIDE))
         r, c = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
-        r, c = r.flatten(), c.flatten()
+        r, c = (r.flatten(), c.flatten())
         self.register_buffer("dr", (r[:, None] - r[None, :]) % SIDE, persistent=False)
         self.register_buffer("dc", (c[:, None] - c[None, :]) % SIDE, persistent=False)
 
     def forward(self, x):
         b, n, d = x.shape
         q, k, v = self.qkv(x).view(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        scores = (q @ k.transpose(-1, -2)) / math.sqrt(d // self.heads)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(d // self.heads)
         scores = scores + self.bias[:, self.dr, self.dc]
         out = scores.softmax(-1) @ v
         return self.proj(out.transpose(1, 2).reshape(b, n, d))
@@ -116,7 +109,6 @@ def main():
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01
     )
-
     start = time.time()
     for step in range(1, args.steps + 1):
         now, later = simulate(args.batch, gen)
@@ -127,7 +119,6 @@ def main():
         optimizer.step()
         if step == 1 or step % 100 == 0:
             print(f"step {step:4d} loss {loss.item():.4f} ({time.time() - start:.1f}s)")
-
     model.eval()
     with torch.no_grad():
         now, later = simulate(256, torch.Generator().manual_seed(999))

@@ -1,17 +1,13 @@
-"""Symbolic differentiation as translation: polynomial string -> derivative string."""
-
 import math
 import random
 import time
-
 import torch
 import torch.nn as nn
 from torch.nn.utils.rnn import pad_sequence
 
 VOCAB = ["_", "^", "$"] + list("0123456789x+*-")
 ID = {c: i for i, c in enumerate(VOCAB)}
-PAD, BOS, EOS = 0, 1, 2
-
+PAD, BOS, EOS = (0, 1, 2)
 settings = dict(
     d=64,
     heads=4,
@@ -22,20 +18,19 @@ settings = dict(
     accumulate=4,
     epochs=3,
     per_epoch=7200,
-    lr=3e-3,
+    lr=0.003,
     warmup=15,
 )
 
 
 def polynomial(rng):
-    """Like +7*x3-4*x1: coefficient*x<power>, powers falling."""
     powers = sorted(rng.sample(range(1, 6), rng.randint(1, 2)), reverse=True)
-    src, tgt = "", ""
+    src, tgt = ("", "")
     for p in powers:
-        c, sign = rng.randint(1, 9), rng.choice("+-")
+        c, sign = (rng.randint(1, 9), rng.choice("+-"))
         src += f"{sign}{c}*x{p}"
         tgt += f"{sign}{c * p}" + (f"*x{p - 1}" if p > 1 else "")
-    return src, tgt
+    return (src, tgt)
 
 
 class Polynomials(torch.utils.data.Dataset):
@@ -48,7 +43,7 @@ class Polynomials(torch.utils.data.Dataset):
 
     def __getitem__(self, i):
         s, t = self.items[i]
-        return torch.tensor([ID[c] for c in s]), torch.tensor([BOS] + [ID[c] for c in t] + [EOS])
+        return (torch.tensor([ID[c] for c in s]), torch.tensor([BOS] + [ID[c] for c in t] + [EOS]))
 
 
 def collate(rows):
@@ -111,7 +106,7 @@ def solved(model, data, n=400):
 
 def train(cfg):
     torch.manual_seed(21)
-    data, held_out = Polynomials(cfg["per_epoch"], seed=1), Polynomials(400, seed=2)
+    data, held_out = (Polynomials(cfg["per_epoch"], seed=1), Polynomials(400, seed=2))
     loader = torch.utils.data.DataLoader(
         data, cfg["micro_batch"], shuffle=True, drop_last=True, collate_fn=collate
     )
@@ -121,7 +116,7 @@ def train(cfg):
     accum = cfg["accumulate"]
     total_updates = cfg["epochs"] * len(loader) // accum
     print(f"{total_updates} updates of {accum} x {cfg['micro_batch']} examples")
-    it, running, t0 = 0, 0.0, time.time()
+    it, running, t0 = (0, 0.0, time.time())
     for epoch in range(cfg["epochs"]):
         for src, tgt in loader:
             for g in opt.param_groups:
@@ -135,7 +130,7 @@ def train(cfg):
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 opt.step()
                 opt.zero_grad(set_to_none=True)
-                if (it // accum) % 20 == 0 or it == accum:
+                if it // accum % 20 == 0 or it == accum:
                     print(f"update {it // accum:4d}  loss {running:.4f}  {time.time() - t0:.1f}s")
                 running = 0.0
         print(f"epoch {epoch}: {solved(model, held_out):.3f} of the held-out problems solved")

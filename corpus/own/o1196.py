@@ -1,14 +1,7 @@
-"""Long-horizon forecasting with a small PatchTST on synthetic load curves.
-
-The cluster gives us short time slices, so the run is cut in several jobs.
-Each job picks up the checkpoint that the previous one left behind.
-"""
-
 import math
 import os
 import tempfile
 from dataclasses import dataclass, asdict
-
 import numpy as np
 import torch
 import torch.nn as nn
@@ -25,9 +18,9 @@ class Config:
     ff: int = 128
     dropout: float = 0.0
     batch: int = 64
-    lr: float = 1e-3
+    lr: float = 0.001
     steps: int = 600
-    slice_steps: int = 120  # optimizer steps that fit in one job
+    slice_steps: int = 120
     seed: int = 7
 
 
@@ -35,7 +28,7 @@ def make_series(n_series, length, rng):
     t = np.arange(length)
     out = np.empty((n_series, length), dtype=np.float32)
     for i in range(n_series):
-        p1, p2 = rng.uniform(8, 16), rng.uniform(20, 44)
+        p1, p2 = (rng.uniform(8, 16), rng.uniform(20, 44))
         a1, a2 = rng.uniform(0.5, 1.5, size=2)
         daily = a1 * np.sin(2 * math.pi * t / p1 + rng.uniform(0, 6.3))
         weekly = a2 * (2 * ((t / p2 + rng.uniform()) % 1.0) - 1)
@@ -65,7 +58,7 @@ class PatchTST(nn.Module):
 
     def forward(self, x):
         mean = x.mean(1, keepdim=True)
-        std = x.std(1, keepdim=True) + 1e-5
+        std = x.std(1, keepdim=True) + 1e-05
         z = (x - mean) / std
         z = z.unfold(1, self.cfg.patch, self.cfg.patch)
         h = self.encoder(self.embed(z) + self.pos)
@@ -76,7 +69,7 @@ class PatchTST(nn.Module):
 class Trainer:
     def __init__(self, cfg, series, val_series):
         self.cfg = cfg
-        self.series, self.val_series = series, val_series
+        self.series, self.val_series = (series, val_series)
         self.model = PatchTST(cfg)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=cfg.lr, weight_decay=0.01)
         self.step = 0
@@ -88,7 +81,7 @@ class Trainer:
         starts = torch.randint(series.shape[1] - w, (n,), generator=gen)
         idx = starts[:, None] + torch.arange(w)
         chunk = series[rows[:, None], idx]
-        return chunk[:, : self.cfg.context], chunk[:, self.cfg.context :]
+        return (chunk[:, : self.cfg.context], chunk[:, self.cfg.context :])
 
     def save(self, path):
         torch.save(
@@ -132,14 +125,14 @@ class Trainer:
         x, y = self.windows(self.val_series, 1024, torch.Generator().manual_seed(99))
         mse = nn.functional.mse_loss(self.model(x), y).item()
         naive = (x.mean(1, keepdim=True) - y).pow(2).mean().item()
-        return mse, naive
+        return (mse, naive)
 
 
 def main():
     cfg = Config()
     torch.manual_seed(cfg.seed)
     rng = np.random.default_rng(cfg.seed)
-    train, val = make_series(400, 600, rng), make_series(60, 600, rng)
+    train, val = (make_series(400, 600, rng), make_series(60, 600, rng))
     trainer = Trainer(cfg, train, val)
     path = os.path.join(tempfile.mkdtemp(), "last.pt")
     while trainer.step < cfg.steps:

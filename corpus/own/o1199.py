@@ -1,13 +1,5 @@
-"""Adapting a small protein language model to a binding-site task with LoRA.
-
-Stage 1 makes the base model (masked residue prediction on synthetic families),
-stage 2 freezes it, adds low-rank adapters and trains those plus a new head.
-Blocks are checkpointed in stage 2, the big version does not fit otherwise.
-"""
-
 import math
 import time
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -15,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 AA = "ACDEFGHIKLMNPQRSTVWY"
 MASK = len(AA)
-N_FAM, LEN = 5, 32
+N_FAM, LEN = (5, 32)
 gen = torch.Generator().manual_seed(3)
 PROFILE = torch.distributions.Dirichlet(torch.full((20,), 0.08))
 torch.manual_seed(3)
@@ -29,8 +21,6 @@ def sample_proteins(n):
 
 
 def sample_binding(n):
-    """A site is active when its cysteine comes before its histidine, at any distance;
-    decoys have the two in the other order."""
     seq = sample_proteins(n)
     seq[(seq == 1) | (seq == 6)] = 0
     label = torch.randint(2, (n,), generator=gen)
@@ -39,7 +29,7 @@ def sample_binding(n):
     rows = torch.arange(n)
     seq[rows, start] = torch.where(label == 1, 1, 6)
     seq[rows, start + gap] = torch.where(label == 1, 6, 1)
-    return seq, label
+    return (seq, label)
 
 
 class LoRALinear(nn.Module):
@@ -58,14 +48,14 @@ class Block(nn.Module):
     def __init__(self, d, heads):
         super().__init__()
         self.heads = heads
-        self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.ln1, self.ln2 = (nn.LayerNorm(d), nn.LayerNorm(d))
         self.q, self.k, self.v, self.o = (nn.Linear(d, d) for _ in range(4))
-        self.up, self.down = nn.Linear(d, 2 * d), nn.Linear(2 * d, d)
+        self.up, self.down = (nn.Linear(d, 2 * d), nn.Linear(2 * d, d))
 
     def forward(self, x):
         h = self.ln1(x)
         split = lambda t: t.unflatten(-1, (self.heads, -1))
-        q, k, v = split(self.q(h)), split(self.k(h)), split(self.v(h))
+        q, k, v = (split(self.q(h)), split(self.k(h)), split(self.v(h)))
         att = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(q.size(-1))
         mix = torch.einsum("bhij,bjhd->bihd", att.softmax(-1), v).flatten(2)
         x = x + self.o(mix)
@@ -77,7 +67,7 @@ class ProteinLM(nn.Module):
         super().__init__()
         self.tok = nn.Embedding(21, d)
         self.pos = nn.Embedding(LEN, d)
-        self.blocks = nn.ModuleList(Block(d, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList((Block(d, heads) for _ in range(layers)))
         self.norm = nn.LayerNorm(d)
         self.lm_head = nn.Linear(d, 20)
         self.save_memory = False
@@ -93,7 +83,7 @@ class ProteinLM(nn.Module):
 
 
 def pretrain(model, steps=160):
-    opt = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    opt = torch.optim.AdamW(model.parameters(), lr=0.002)
     for step in range(steps):
         seq = sample_proteins(32)
         hide = torch.rand(seq.shape, generator=gen) < 0.2
@@ -115,13 +105,13 @@ def add_adapters(model, rank=8):
 
 def finetune(model, head, steps=300):
     params = [p for p in model.parameters() if p.requires_grad] + list(head.parameters())
-    print(f"[lora] {sum(p.numel() for p in params)} trainable values in {len(params)} tensors")
-    opt = torch.optim.AdamW(params, lr=3e-3, weight_decay=0.0)
+    print(f"[lora] {sum((p.numel() for p in params))} trainable values in {len(params)} tensors")
+    opt = torch.optim.AdamW(params, lr=0.003, weight_decay=0.0)
     model.save_memory = True
     model.train()
     for step in range(steps):
         for group in opt.param_groups:
-            group["lr"] = 3e-3 * min(1.0, (step + 1) / 30)
+            group["lr"] = 0.003 * min(1.0, (step + 1) / 30)
         seq, label = sample_binding(48)
         logits = head(model.features(seq).amax(1))
         loss = F.cross_entropy(logits, label)

@@ -1,22 +1,17 @@
-# Keyword spotting on synthetic spectrograms.
-# A "word" is a sequence of three phones; each phone is a pair of formants.
-# The 6 words of the vocabulary are the 6 orders of the same three phones.
 import itertools
 import math
 import time
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 torch.manual_seed(42)
-N_MEL, FRAMES = 32, 48
+N_MEL, FRAMES = (32, 48)
 PHONES = torch.tensor([[4.0, 14.0], [9.0, 22.0], [6.0, 27.0]])
 WORDS = list(itertools.permutations(range(3)))
 
 
 def synth(n, g):
-    """Spectrograms with random onset, phone lengths, speaker shift, loudness and noise."""
     label = torch.randint(len(WORDS), (n,), generator=g)
     order = torch.tensor(WORDS)[label]
     lens = torch.randint(7, 13, (n, 3), generator=g)
@@ -33,7 +28,7 @@ def synth(n, g):
         shape = torch.exp(-0.5 * ((mel - formants[:, :, None] - shift) / 1.2) ** 2).sum(1)
         spec += on[:, :, None] * shape[:, None, :]
     loud = 0.7 + 0.6 * torch.rand(n, 1, 1, generator=g)
-    return spec * loud + 0.25 * torch.randn(n, FRAMES, N_MEL, generator=g), label
+    return (spec * loud + 0.25 * torch.randn(n, FRAMES, N_MEL, generator=g), label)
 
 
 class Rotary(nn.Module):
@@ -46,7 +41,7 @@ class Rotary(nn.Module):
 
     def forward(self, x):
         n = x.shape[1]
-        cos, sin = self.cos[:n], self.sin[:n]
+        cos, sin = (self.cos[:n], self.sin[:n])
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
@@ -54,7 +49,7 @@ class Rotary(nn.Module):
 class SelfAttention(nn.Module):
     def __init__(self, dim, heads, rotary):
         super().__init__()
-        self.heads, self.rotary = heads, rotary
+        self.heads, self.rotary = (heads, rotary)
         self.wq = nn.Linear(dim, dim, bias=False)
         self.wk = nn.Linear(dim, dim, bias=False)
         self.wv = nn.Linear(dim, dim, bias=False)
@@ -106,8 +101,8 @@ def spec_augment(spec, g):
 
 net = Encoder()
 steps = 320
-opt = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=0.02)
-sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=2e-3, total_steps=steps, pct_start=0.1)
+opt = torch.optim.AdamW(net.parameters(), lr=0.002, weight_decay=0.02)
+sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.002, total_steps=steps, pct_start=0.1)
 g = torch.Generator().manual_seed(0)
 t0 = time.time()
 for step in range(steps):
@@ -122,7 +117,6 @@ for step in range(steps):
     if step % 40 == 0 or step == steps - 1:
         acc = (logits.argmax(-1) == label).float().mean().item()
         print(f"{step:4d} loss {loss.item():.4f} batch acc {acc:.2f} {time.time() - t0:.1f}s")
-
 net.eval()
 with torch.no_grad():
     spec, label = synth(1200, torch.Generator().manual_seed(777))

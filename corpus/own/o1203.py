@@ -1,27 +1,18 @@
-"""Character-level DNA language model, written with plain tensors (no nn.Module).
-
-Sequences come from a small gene grammar; after training we sample genes and
-check how much of them the grammar would accept.
-"""
-
 import math
 import time
-
 import torch
 import torch.nn.functional as F
 
 torch.manual_seed(1)
 BASES = "ACGT"
-T, D, HEADS, LAYERS, WIDTH = 60, 64, 4, 2, 5
+T, D, HEADS, LAYERS, WIDTH = (60, 64, 4, 2, 5)
 CODONS = torch.randperm(64, generator=torch.Generator().manual_seed(4))[:24]
-# every codon may be followed by three others
 NEXT = torch.stack(
     [CODONS[torch.randperm(24, generator=torch.Generator().manual_seed(i))[:3]] for i in range(64)]
 )
 
 
 def genes(n, g):
-    """n sequences of T+1 bases, each cut from a codon chain that starts in frame."""
     cod = torch.empty(n, T // 3 + 1, dtype=torch.long)
     cod[:, 0] = CODONS[torch.randint(24, (n,), generator=g)]
     for i in range(1, cod.size(1)):
@@ -31,13 +22,13 @@ def genes(n, g):
 
 
 def accepted(seq):
-    """Fraction of codon-to-codon steps that the grammar allows."""
     c = seq[:, : seq.size(1) // 3 * 3].view(len(seq), -1, 3)
     c = c[..., 0] * 16 + c[..., 1] * 4 + c[..., 2]
     return (NEXT[c[:, :-1]] == c[:, 1:, None]).any(-1).float().mean().item()
 
 
 def init():
+
     def mat(i, o, gain=1.0):
         return torch.randn(i, o) * gain / math.sqrt(i)
 
@@ -49,18 +40,17 @@ def init():
     }
     for l in range(LAYERS):
         w[f"{l}.conv"] = torch.randn(D, 1, WIDTH) / WIDTH
-        w[f"{l}.g1"], w[f"{l}.g2"] = torch.ones(D), torch.ones(D)
-        w[f"{l}.qkv"], w[f"{l}.o"] = mat(D, 3 * D), mat(D, D, 0.5)
-        w[f"{l}.up"], w[f"{l}.down"] = mat(D, 2 * D), mat(2 * D, D, 0.5)
+        w[f"{l}.g1"], w[f"{l}.g2"] = (torch.ones(D), torch.ones(D))
+        w[f"{l}.qkv"], w[f"{l}.o"] = (mat(D, 3 * D), mat(D, D, 0.5))
+        w[f"{l}.up"], w[f"{l}.down"] = (mat(D, 2 * D), mat(2 * D, D, 0.5))
     return {k: v.requires_grad_() for k, v in w.items()}
 
 
 def rms(x, gain):
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * gain
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-06) * gain
 
 
 def short_conv(x, kernel):
-    """Depthwise convolution over the sequence, mixes neighbouring bases before attention."""
     y = F.pad(x.transpose(1, 2), (WIDTH - 1, 0))
     return F.conv1d(y, kernel, groups=D).transpose(1, 2)
 
@@ -80,8 +70,8 @@ def forward(w, ids):
 
 
 class Adam:
-    def __init__(self, weights, lr, betas=(0.9, 0.98), eps=1e-8):
-        self.w, self.lr, self.betas, self.eps, self.t = weights, lr, betas, eps, 0
+    def __init__(self, weights, lr, betas=(0.9, 0.98), eps=1e-08):
+        self.w, self.lr, self.betas, self.eps, self.t = (weights, lr, betas, eps, 0)
         self.m = {k: torch.zeros_like(v) for k, v in weights.items()}
         self.v = {k: torch.zeros_like(v) for k, v in weights.items()}
 
@@ -100,8 +90,8 @@ class Adam:
 
 def batch(n, g):
     seq = genes(n, g)
-    ids = torch.cat([torch.full((n, 1), 4), seq[:, : T - 1]], dim=1)  # 4 is the start symbol
-    return ids, seq[:, :T]
+    ids = torch.cat([torch.full((n, 1), 4), seq[:, : T - 1]], dim=1)
+    return (ids, seq[:, :T])
 
 
 @torch.no_grad()
@@ -115,8 +105,8 @@ def sample(w, n, g):
 
 if __name__ == "__main__":
     w = init()
-    print(sum(p.numel() for p in w.values()), "parameters")
-    opt = Adam(w, lr=2e-3)
+    print(sum((p.numel() for p in w.values())), "parameters")
+    opt = Adam(w, lr=0.002)
     g = torch.Generator().manual_seed(10)
     t0 = time.time()
     for step in range(400):
@@ -126,7 +116,7 @@ if __name__ == "__main__":
         opt.step(grads)
         if step % 40 == 0 or step == 399:
             print(f"{step:4d}  nats per base {loss.item():.4f}   {time.time() - t0:.1f}s")
-    real, fake = genes(100, g), sample(w, 100, g)
+    real, fake = (genes(100, g), sample(w, 100, g))
     noise = torch.randint(4, (100, T), generator=g)
     print(
         f"allowed codon steps: real {accepted(real):.3f}  sampled {accepted(fake):.3f}  uniform {accepted(noise):.3f}"

@@ -1,17 +1,9 @@
-"""A transformer policy that packs a backpack, trained with REINFORCE.
-
-Each instance is a set of items (value, weight, colour).  The policy picks K of
-them one after the other; an item counts only when its colour is new and the
-total weight limit still holds.
-"""
-
 import time
 from typing import NamedTuple
-
 import torch
 import torch.nn as nn
 
-N_ITEMS, N_COLOURS, PICKS, LIMIT = 12, 4, 4, 2.0
+N_ITEMS, N_COLOURS, PICKS, LIMIT = (12, 4, 4, 2.0)
 
 
 class Instance(NamedTuple):
@@ -39,7 +31,7 @@ def reward(inst, picks):
     rows = torch.arange(len(picks))
     for k in range(picks.shape[1]):
         i = picks[:, k]
-        c, w = inst.colour[rows, i], inst.weight[rows, i]
+        c, w = (inst.colour[rows, i], inst.weight[rows, i])
         ok = ~seen[rows, c] & (load + w <= LIMIT)
         total += torch.where(ok, inst.value[rows, i], torch.zeros(()))
         load += torch.where(ok, w, torch.zeros(()))
@@ -48,9 +40,6 @@ def reward(inst, picks):
 
 
 class Policy(nn.Module):
-    """Set encoder (no positions, the items have no order) and a pointer that looks at
-    the mean of what has been picked so far."""
-
     def __init__(self, d=48, heads=4):
         super().__init__()
         self.inp = nn.Linear(2 + N_COLOURS, d)
@@ -69,7 +58,7 @@ class Policy(nn.Module):
         )
         self.context = nn.Linear(2 * d + N_COLOURS + 1, d)
         self.key = nn.Linear(d, d)
-        nn.init.zeros_(self.key.weight)  # start from the uniform policy
+        nn.init.zeros_(self.key.weight)
         nn.init.zeros_(self.key.bias)
 
     def forward(self, inst, greedy=False):
@@ -78,17 +67,17 @@ class Policy(nn.Module):
             h = b["n1"](x)
             x = x + b["att"](h, h, h, need_weights=False)[0]
             x = x + b["ff"](b["n2"](x))
-        keys, graph = self.key(x), x.mean(1)
+        keys, graph = (self.key(x), x.mean(1))
         n = len(x)
         rows = torch.arange(n)
         taken = torch.zeros(n, N_ITEMS, dtype=torch.bool)
         picked = torch.zeros_like(graph)
-        colours, load = torch.zeros(n, N_COLOURS), torch.zeros(n, 1)
-        picks, logps = [], []
+        colours, load = (torch.zeros(n, N_COLOURS), torch.zeros(n, 1))
+        picks, logps = ([], [])
         for _ in range(PICKS):
             query = self.context(torch.cat([graph, picked, colours, load], dim=-1))
             logits = torch.einsum("nd,nid->ni", query, keys) / keys.size(-1) ** 0.5
-            dist = torch.distributions.Categorical(logits=logits.masked_fill(taken, -1e9))
+            dist = torch.distributions.Categorical(logits=logits.masked_fill(taken, -1000000000.0))
             a = dist.probs.argmax(-1) if greedy else dist.sample()
             logps.append(dist.log_prob(a))
             picks.append(a)
@@ -96,20 +85,20 @@ class Policy(nn.Module):
             picked = picked + x[rows, a] / PICKS
             colours = colours.scatter(1, inst.colour[rows, a][:, None], 1.0)
             load = load + inst.weight[rows, a][:, None]
-        return torch.stack(picks, 1), torch.stack(logps, 1).sum(1)
+        return (torch.stack(picks, 1), torch.stack(logps, 1).sum(1))
 
 
 @torch.no_grad()
 def evaluate(policy, inst):
     picks, _ = policy(inst, greedy=True)
     by_value = inst.value.topk(PICKS, dim=1).indices
-    return reward(inst, picks).mean().item(), reward(inst, by_value).mean().item()
+    return (reward(inst, picks).mean().item(), reward(inst, by_value).mean().item())
 
 
 def main():
     torch.manual_seed(8)
     policy = Policy()
-    opt = torch.optim.Adam(policy.parameters(), lr=1e-3)
+    opt = torch.optim.Adam(policy.parameters(), lr=0.001)
     test = draw(1000)
     t0 = time.time()
     score, greedy = evaluate(policy, test)
@@ -119,7 +108,6 @@ def main():
         picks, logp = policy(inst)
         with torch.no_grad():
             r = reward(inst, picks)
-            # second rollout on the same instances as a baseline
             other = reward(inst, policy(inst)[0])
             advantage = r - other
         loss = -(advantage * logp).mean()

@@ -1,22 +1,18 @@
-# Mean teacher on point clouds: a set transformer student gets a few labelled
-# clouds per step plus a consistency term towards an averaged copy of itself.
 import copy
 import math
 import time
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-NPTS, NCLS = 40, 5
+NPTS, NCLS = (40, 5)
 
 
 def clouds(n, g):
-    """sphere, cube surface, cylinder, torus, two blobs; random scale, rotation, jitter"""
     y = torch.randint(NCLS, (n,), generator=g)
     u = torch.rand(n, NPTS, 3, generator=g)
     z = torch.randn(n, NPTS, 3, generator=g)
-    th, ph = 2 * math.pi * u[..., 0], 2 * math.pi * u[..., 1]
+    th, ph = (2 * math.pi * u[..., 0], 2 * math.pi * u[..., 1])
     sphere = F.normalize(z, dim=-1)
     cube = u * 2 - 1
     cube = cube / cube.abs().amax(-1, keepdim=True) * 0.75
@@ -28,7 +24,7 @@ def clouds(n, g):
     pts = torch.stack([sphere, cube, cyl, torus, blobs], 1)[torch.arange(n), y]
     q, _ = torch.linalg.qr(torch.randn(n, 3, 3, generator=g))
     scale = 0.8 + 0.4 * torch.rand(n, 1, 1, generator=g)
-    return pts @ q * scale, y
+    return (pts @ q * scale, y)
 
 
 def jitter(x, g):
@@ -41,7 +37,7 @@ class MAB(nn.Module):
     def __init__(self, d, heads=4):
         super().__init__()
         self.att = nn.MultiheadAttention(d, heads, batch_first=True)
-        self.n1, self.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.n1, self.n2 = (nn.LayerNorm(d), nn.LayerNorm(d))
         self.ff = nn.Sequential(nn.Linear(d, 2 * d), nn.GELU(), nn.Linear(2 * d, d))
 
     def forward(self, q, kv):
@@ -52,11 +48,10 @@ class MAB(nn.Module):
 class SetNet(nn.Module):
     def __init__(self, d=48, inducing=8):
         super().__init__()
-        # radial features next to the raw coordinates
         self.register_buffer("centres", torch.linspace(0, 1.6, 12))
         self.inp = nn.Linear(3 + 12, d)
         self.points = nn.Parameter(torch.randn(1, inducing, d) * 0.5)
-        self.squeeze, self.expand = MAB(d), MAB(d)
+        self.squeeze, self.expand = (MAB(d), MAB(d))
         self.seed = nn.Parameter(torch.randn(1, 1, d) * 0.5)
         self.pool = MAB(d)
         self.cls = nn.Linear(d, NCLS)
@@ -88,21 +83,19 @@ def accuracy(net, x, y):
 
 torch.manual_seed(5)
 g = torch.Generator().manual_seed(6)
-lab_x, lab_y = clouds(400, g)  # all the labels there are
-pool_x, _ = clouds(6000, g)  # labels of these are thrown away
+lab_x, lab_y = clouds(400, g)
+pool_x, _ = clouds(6000, g)
 test_x, test_y = clouds(1000, torch.Generator().manual_seed(60))
-
 student = SetNet()
 teacher = copy.deepcopy(student)
 for p in teacher.parameters():
     p.requires_grad_(False)
-
-opt = torch.optim.AdamW(student.parameters(), lr=1.5e-3, weight_decay=0.05)
-STEPS, W_MAX = 380, 8.0
+opt = torch.optim.AdamW(student.parameters(), lr=0.0015, weight_decay=0.05)
+STEPS, W_MAX = (380, 8.0)
 start = time.time()
 for step in range(STEPS):
     for group in opt.param_groups:
-        group["lr"] = 1.5e-3 * min(1.0, (step + 1) / 25) * (0.1 + 0.9 * (1 - step / STEPS))
+        group["lr"] = 0.0015 * min(1.0, (step + 1) / 25) * (0.1 + 0.9 * (1 - step / STEPS))
     i = torch.randint(len(lab_x), (32,), generator=g)
     j = torch.randint(len(pool_x), (48,), generator=g)
     mixed = torch.cat([lab_x[i], pool_x[j]])
@@ -119,10 +112,8 @@ for step in range(STEPS):
     update_teacher(teacher, student, step)
     if step % 50 == 0 or step == STEPS - 1:
         print(
-            f"{step:3d} loss {loss.item():.4f} = ce {ce.item():.4f} + {w:.2f} * {consistency.item():.4f}"
-            f"   {time.time() - start:.1f}s"
+            f"{step:3d} loss {loss.item():.4f} = ce {ce.item():.4f} + {w:.2f} * {consistency.item():.4f}   {time.time() - start:.1f}s"
         )
 print(
-    f"test accuracy: student {accuracy(student, test_x, test_y):.3f}, "
-    f"teacher {accuracy(teacher, test_x, test_y):.3f}, chance {1 / NCLS:.3f}"
+    f"test accuracy: student {accuracy(student, test_x, test_y):.3f}, teacher {accuracy(teacher, test_x, test_y):.3f}, chance {1 / NCLS:.3f}"
 )

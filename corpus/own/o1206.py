@@ -1,20 +1,11 @@
-"""Two-stage model of sensor traces: vector-quantised codes, then a transformer prior.
-
-Stage 1 learns a patch autoencoder with a codebook that is updated by moving
-averages.  Stage 2 keeps it fixed and learns to predict the codes in order.
-"""
-
 import time
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
 
 class Traces:
-    """A trace is 24 patches of 16 samples; the kind of the next patch depends on the last two."""
-
-    KINDS, PATCHES, SAMPLES = 10, 24, 16
+    KINDS, PATCHES, SAMPLES = (10, 24, 16)
 
     def __init__(self, seed):
         self.g = torch.Generator().manual_seed(seed)
@@ -51,16 +42,16 @@ class Codebook(nn.Module):
                 hot = F.one_hot(idx, len(self.codes)).float()
                 self.count.lerp_(hot.sum(0), 1 - self.decay)
                 self.total.lerp_(hot.T @ flat, 1 - self.decay)
-                self.codes.copy_(self.total / self.count.clamp_min(1e-2)[:, None])
+                self.codes.copy_(self.total / self.count.clamp_min(0.01)[:, None])
                 unused = self.count < 0.3
-                if unused.any():  # move unused codes onto fresh encodings
+                if unused.any():
                     pick = torch.randint(len(flat), (int(unused.sum()),))
                     self.codes[unused] = flat[pick]
                     self.total[unused] = flat[pick]
                     self.count[unused] = 1.0
         q = self.codes[idx].view_as(z)
         commit = F.mse_loss(z, q)
-        return z + (q - z).detach(), commit, idx.view(z.shape[:-1])
+        return (z + (q - z).detach(), commit, idx.view(z.shape[:-1]))
 
 
 class VQ(nn.Module):
@@ -72,14 +63,14 @@ class VQ(nn.Module):
 
     def forward(self, x):
         q, commit, idx = self.book(self.enc(x))
-        return self.dec(q), commit, idx
+        return (self.dec(q), commit, idx)
 
 
 class Prior(nn.Module):
     def __init__(self, size, d=64, heads=4, layers=2):
         super().__init__()
         self.size = size
-        self.tok = nn.Embedding(size + 1, d)  # last row: start of trace
+        self.tok = nn.Embedding(size + 1, d)
         self.pos = nn.Parameter(torch.zeros(Traces.PATCHES, d))
         mk = lambda: nn.ModuleList(
             [
@@ -112,7 +103,7 @@ class Prior(nn.Module):
 
 
 def stage_one(vq, data, steps=500):
-    opt = torch.optim.Adam(vq.parameters(), lr=2e-3)
+    opt = torch.optim.Adam(vq.parameters(), lr=0.002)
     for step in range(steps):
         x = data.batch(24)
         rec, commit, idx = vq(x)
@@ -130,7 +121,7 @@ def stage_one(vq, data, steps=500):
 
 def stage_two(prior, vq, data, steps=500):
     vq.eval().requires_grad_(False)
-    opt = torch.optim.AdamW(prior.parameters(), lr=2e-3)
+    opt = torch.optim.AdamW(prior.parameters(), lr=0.002)
     warm = torch.optim.lr_scheduler.LinearLR(opt, 0.05, 1.0, total_iters=40)
     for step in range(steps):
         codes = vq(data.batch(48))[2]
@@ -155,5 +146,5 @@ if __name__ == "__main__":
         nll = F.cross_entropy(prior(codes).flatten(0, 1), codes.flatten()).item()
         freq = torch.bincount(codes.flatten(), minlength=24).float()
         freq = freq / freq.sum()
-        unigram = -(freq * freq.clamp_min(1e-9).log()).sum().item()
+        unigram = -(freq * freq.clamp_min(1e-09).log()).sum().item()
     print(f"held-out nats per code {nll:.3f}, unigram {unigram:.3f}, {time.time() - t0:.0f}s")

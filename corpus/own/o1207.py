@@ -1,12 +1,6 @@
-"""Melody model on packed sequences: short tunes of different length share one row of
-the batch and may not look at each other.  Grouped-query attention, ALiBi, a
-sign-momentum optimizer (Lion) written out below."""
-
 from __future__ import annotations
-
 import argparse
 import time
-
 import torch
 from torch import nn, Tensor
 from torch.nn.functional import cross_entropy, silu
@@ -15,19 +9,15 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--row", type=int, default=96)
 parser.add_argument("--batch", type=int, default=16)
 parser.add_argument("--steps", type=int, default=360)
-parser.add_argument("--lr", type=float, default=7e-4)
+parser.add_argument("--lr", type=float, default=0.0007)
 parser.add_argument("--wd", type=float, default=0.1)
 args = parser.parse_args()
-
 PITCHES = 36
 START = PITCHES
 IGNORE = -1
 
 
 class Composer:
-    """Improviser: each tune has a hidden key; the next note is drawn from the seven notes of
-    the key around the last note, nearly evenly, so most of the entropy cannot be predicted."""
-
     SCALE = torch.tensor([0, 2, 4, 5, 7, 9, 11])
 
     def __init__(self, seed: int):
@@ -49,7 +39,7 @@ class Composer:
             p = self.probs[key, notes[:, t - 1]]
             notes[:, t] = torch.multinomial(p, 1, generator=self.g)[:, 0]
             ent[:, t] = torch.special.entr(p).sum(-1)
-        return notes, ent
+        return (notes, ent)
 
     def packed(self, batch: int, row: int):
         ids = torch.full((batch, row), START)
@@ -59,34 +49,34 @@ class Composer:
         notes, ent = self.tunes(batch * 5, 40)
         used = 0
         for b in range(batch):
-            at, d = 0, 0
+            at, d = (0, 0)
             while row - at >= 12:
                 n = min(int(torch.randint(12, 41, (1,), generator=self.g)), row - at)
-                tune, used = notes[used % len(notes)], used + 1
+                tune, used = (notes[used % len(notes)], used + 1)
                 ids[b, at + 1 : at + n] = tune[: n - 1]
-                target[b, at + 1 : at + n] = tune[1:n]  # the opening note is given, not predicted
+                target[b, at + 1 : at + n] = tune[1:n]
                 floor[b, at + 1 : at + n] = ent[(used - 1) % len(ent), 1:n]
                 doc[b, at : at + n] = d
-                at, d = at + n, d + 1
+                at, d = (at + n, d + 1)
             doc[b, at:] = d
-        return ids, target, doc, floor[target != IGNORE].mean().item()
+        return (ids, target, doc, floor[target != IGNORE].mean().item())
 
 
 class GQA(nn.Module):
     def __init__(self, d: int, heads: int, groups: int):
         super().__init__()
-        self.h, self.g, self.hd = heads, groups, d // heads
+        self.h, self.g, self.hd = (heads, groups, d // heads)
         self.q = nn.Linear(d, d, bias=False)
         self.kv = nn.Linear(d, 2 * groups * self.hd, bias=False)
         self.o = nn.Linear(d, d, bias=False)
         nn.init.zeros_(self.o.weight)
-        self.register_buffer("slope", 2.0 ** -torch.arange(2, 2 + 2 * heads, 2).float())
+        self.register_buffer("slope", 2.0 ** (-torch.arange(2, 2 + 2 * heads, 2).float()))
 
     def forward(self, x: Tensor, allowed: Tensor, gap: Tensor) -> Tensor:
         B, T, D = x.shape
         q = self.q(x).view(B, T, self.g, self.h // self.g, self.hd)
         k, v = self.kv(x).view(B, T, 2, self.g, self.hd).unbind(2)
-        s = torch.einsum("bqgrd,bkgd->bgrqk", q, k) * self.hd**-0.5
+        s = torch.einsum("bqgrd,bkgd->bgrqk", q, k) * self.hd ** (-0.5)
         s = s - self.slope.view(1, self.g, -1, 1, 1) * gap
         s = s.masked_fill(~allowed[:, None, None], float("-inf"))
         return self.o(torch.einsum("bgrqk,bkgd->bqgrd", s.softmax(-1), v).reshape(B, T, D))
@@ -96,10 +86,10 @@ class Melody(nn.Module):
     def __init__(self, d: int = 64, layers: int = 2):
         super().__init__()
         self.emb = nn.Embedding(PITCHES + 1, d)
-        self.att = nn.ModuleList(GQA(d, 4, 2) for _ in range(layers))
-        self.up = nn.ModuleList(nn.Linear(d, 4 * d) for _ in range(layers))
-        self.down = nn.ModuleList(nn.Linear(2 * d, d) for _ in range(layers))
-        self.norms = nn.ModuleList(nn.RMSNorm(d) for _ in range(2 * layers + 1))
+        self.att = nn.ModuleList((GQA(d, 4, 2) for _ in range(layers)))
+        self.up = nn.ModuleList((nn.Linear(d, 4 * d) for _ in range(layers)))
+        self.down = nn.ModuleList((nn.Linear(2 * d, d) for _ in range(layers)))
+        self.norms = nn.ModuleList((nn.RMSNorm(d) for _ in range(2 * layers + 1)))
         for m in self.down:
             nn.init.zeros_(m.weight)
         self.head = nn.Linear(d, PITCHES)
@@ -120,7 +110,7 @@ class Melody(nn.Module):
 class Lion:
     def __init__(self, params, lr, wd, betas=(0.9, 0.98)):
         self.params = [p for p in params if p.requires_grad]
-        self.lr, self.wd, self.betas = lr, wd, betas
+        self.lr, self.wd, self.betas = (lr, wd, betas)
         self.m = [torch.zeros_like(p) for p in self.params]
 
     @torch.no_grad()
@@ -136,7 +126,7 @@ class Lion:
 
 def main():
     torch.manual_seed(31)
-    data, model = Composer(1), Melody()
+    data, model = (Composer(1), Melody())
     opt = Lion(model.parameters(), args.lr, args.wd)
     t0 = time.time()
     for step in range(args.steps):

@@ -1,11 +1,3 @@
-"""Adapt a small pretrained decoder to a new instruction with LoRA.
-
-Phase 1 trains a base model that repeats a string of symbols after a separator.
-Phase 2 freezes it, adds low-rank adapters to all linear layers of the blocks and teaches it to
-answer with the string backwards. As in peft's modules_to_save, the final norm and the output
-head are trained in full. Blocks are recomputed in the backward pass to keep activations small.
-"""
-
 import math
 import torch
 import torch.nn as nn
@@ -14,12 +6,11 @@ from torch.utils.checkpoint import checkpoint
 
 torch.manual_seed(3)
 torch.set_num_threads(1)
-
-N_SYM, LEN = 26, 7
+N_SYM, LEN = (26, 7)
 SEP = N_SYM
 VOCAB = N_SYM + 1
 T = 2 * LEN
-DIM, HEADS, DEPTH = 64, 4, 2
+DIM, HEADS, DEPTH = (64, 4, 2)
 IGNORE = -100
 
 
@@ -27,9 +18,9 @@ def make_batch(n, task):
     s = torch.randint(0, N_SYM, (n, LEN))
     ans = s if task == "repeat" else s.flip(1)
     seq = torch.cat([s, torch.full((n, 1), SEP), ans], 1)
-    x, y = seq[:, :-1], seq[:, 1:].clone()
-    y[:, :LEN] = IGNORE  # the prompt is not trained on
-    return x, y
+    x, y = (seq[:, :-1], seq[:, 1:].clone())
+    y[:, :LEN] = IGNORE
+    return (x, y)
 
 
 class LoRALinear(nn.Module):
@@ -42,7 +33,7 @@ class LoRALinear(nn.Module):
         self.scale = alpha / r
 
     def forward(self, x):
-        return self.base(x) + (x @ self.A.t() @ self.B.t()) * self.scale
+        return self.base(x) + x @ self.A.t() @ self.B.t() * self.scale
 
 
 class RMSNorm(nn.Module):
@@ -51,15 +42,15 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-06) * self.weight
 
 
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.n1, self.n2 = RMSNorm(DIM), RMSNorm(DIM)
+        self.n1, self.n2 = (RMSNorm(DIM), RMSNorm(DIM))
         self.q, self.k, self.v, self.o = (nn.Linear(DIM, DIM, bias=False) for _ in range(4))
-        self.gate, self.up = nn.Linear(DIM, 128, bias=False), nn.Linear(DIM, 128, bias=False)
+        self.gate, self.up = (nn.Linear(DIM, 128, bias=False), nn.Linear(DIM, 128, bias=False))
         self.down = nn.Linear(128, DIM, bias=False)
 
     def heads(self, t):
@@ -117,13 +108,13 @@ def exact_match(model, task, n=200):
         ids = torch.cat([ids, model(ids)[:, -1].argmax(-1, keepdim=True)], 1)
     ok = ids[:, LEN + 1 :] == y[:, LEN:]
     model.train()
-    return ok.all(1).float().mean().item(), ok.float().mean().item()
+    return (ok.all(1).float().mean().item(), ok.float().mean().item())
 
 
 def train(model, task, steps, lr, tag):
     params = [p for p in model.parameters() if p.requires_grad]
     print(
-        f"{tag}: {sum(p.numel() for p in params)} of {sum(p.numel() for p in model.parameters())} weights are trained"
+        f"{tag}: {sum((p.numel() for p in params))} of {sum((p.numel() for p in model.parameters()))} weights are trained"
     )
     opt = torch.optim.AdamW(params, lr=lr, weight_decay=0.0)
     sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=lr, total_steps=steps, pct_start=0.1)
@@ -141,10 +132,9 @@ def train(model, task, steps, lr, tag):
 
 
 model = Decoder()
-train(model, "repeat", 220, 4e-3, "base")
+train(model, "repeat", 220, 0.004, "base")
 print("base model, repeat: exact %.3f  token %.3f" % exact_match(model, "repeat"))
-
 model.add_lora()
 model.grad_ckpt = True
-train(model, "reverse", 220, 5e-3, "lora")
+train(model, "reverse", 220, 0.005, "lora")
 print("adapted model, reverse: exact %.3f  token %.3f" % exact_match(model, "reverse"))

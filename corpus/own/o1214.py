@@ -1,16 +1,9 @@
-"""Character model of function signatures, trained with plain momentum SGD.
-
-The last blocks' weights are shared (one block applied several times, as in a universal transformer),
-which makes the model small; gradients are clipped, the learning rate is warmed up and then decayed.
-"""
-
 import argparse
 import inspect
 import random
 import torch
 from torch import nn
 import torch.nn.functional as F
-
 import ast, calendar, collections, configparser, csv, datetime, decimal, difflib, email.message
 import fractions, gzip, heapq, http.client, imaplib, json, logging, mailbox, pathlib, pickle, shutil
 import smtplib, socket, statistics, string, subprocess, tarfile, textwrap, threading, typing, unittest, zipfile
@@ -61,13 +54,13 @@ def signatures():
                     s = f"def {n}{inspect.signature(f)}"
                 except (TypeError, ValueError):
                     continue
-                if inspect.isroutine(f) and len(s) <= 63 and "0x" not in s and s.isascii():
+                if inspect.isroutine(f) and len(s) <= 63 and ("0x" not in s) and s.isascii():
                     found.add(s)
     return sorted(found)
 
 
 class Vocab:
-    pad, bos, eos = 0, 1, 2
+    pad, bos, eos = (0, 1, 2)
 
     def __init__(self, lines):
         self.chars = sorted(set("".join(lines)))
@@ -86,9 +79,9 @@ class Core(nn.Module):
     def __init__(self, d, heads):
         super().__init__()
         self.heads = heads
-        self.norm_a, self.norm_f = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.qkv, self.proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.fc, self.fo = nn.Linear(d, 3 * d), nn.Linear(3 * d, d)
+        self.norm_a, self.norm_f = (nn.LayerNorm(d), nn.LayerNorm(d))
+        self.qkv, self.proj = (nn.Linear(d, 3 * d), nn.Linear(d, d))
+        self.fc, self.fo = (nn.Linear(d, 3 * d), nn.Linear(3 * d, d))
 
     def forward(self, x):
         b, t, d = x.shape
@@ -102,11 +95,10 @@ class LoopedLM(nn.Module):
     def __init__(self, n, d=64, heads=4, loops=3, maxlen=66):
         super().__init__()
         self.loops = loops
-        self.emb, self.pos = nn.Embedding(n, d), nn.Embedding(maxlen, d)
+        self.emb, self.pos = (nn.Embedding(n, d), nn.Embedding(maxlen, d))
         self.core = Core(d, heads)
         self.norm = nn.LayerNorm(d)
         self.head = nn.Linear(d, n)
-        # step markers for the loop, kept fixed
         self.mark = nn.Parameter(torch.randn(loops, d) * 0.1, requires_grad=False)
 
     def forward(self, ids):
@@ -127,11 +119,11 @@ def sample(model, vocab, temperature=0.7):
     ids = [vocab.bos]
     while len(ids) < 64:
         p = (model(torch.tensor([ids]))[0, -1] / temperature).softmax(-1)
-        nxt = torch.multinomial(torch.nan_to_num(p, nan=1.0) + 1e-9, 1).item()
+        nxt = torch.multinomial(torch.nan_to_num(p, nan=1.0) + 1e-09, 1).item()
         if nxt == vocab.eos:
             break
         ids.append(nxt)
-    return "".join(vocab.chars[i - 3] for i in ids if i > 2)
+    return "".join((vocab.chars[i - 3] for i in ids if i > 2))
 
 
 def main():
@@ -142,17 +134,14 @@ def main():
     ap.add_argument("--steps", type=int, default=320)
     ap.add_argument("--batch", type=int, default=16)
     args = ap.parse_args()
-
     torch.manual_seed(21)
     random.seed(21)
     torch.set_num_threads(1)
-
     lines = signatures()
     random.shuffle(lines)
     vocab = Vocab(lines)
-    held, lines = lines[:120], lines[120:]
+    held, lines = (lines[:120], lines[120:])
     print(f"{len(lines)} signatures for training, {len(held)} held out, {len(vocab)} characters")
-
     model = LoopedLM(len(vocab))
     trainable = filter(lambda p: p.requires_grad, model.parameters())
     optim = torch.optim.SGD(trainable, lr=args.lr, momentum=args.momentum, nesterov=True)
@@ -164,13 +153,12 @@ def main():
         ],
         [20],
     )
-
-    epoch, queue = 0, []
+    epoch, queue = (0, [])
     for step in range(args.steps):
         if len(queue) < args.batch:
             queue = random.sample(lines, len(lines))
             epoch += 1
-        chunk, queue = queue[: args.batch], queue[args.batch :]
+        chunk, queue = (queue[: args.batch], queue[args.batch :])
         loss = nll(model, vocab.rows(chunk))
         optim.zero_grad()
         loss.backward()
@@ -181,7 +169,6 @@ def main():
             print(
                 f"epoch {epoch} step {step} loss {loss.item():.4f} lr {optim.param_groups[0]['lr']:.4f}"
             )
-
     model.eval()
     with torch.no_grad():
         print(f"held-out loss per character {nll(model, vocab.rows(held)).item():.4f}")

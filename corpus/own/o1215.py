@@ -1,6 +1,3 @@
-# Seq2seq translation of an invented language with a fused residual-add + RMSNorm.
-# Source: "subject verb object [adj]" with case markers; target language puts the verb last, moves the
-# adjective behind its noun and inflects the verb for the number of the subject.
 import random
 import torch
 import torch.nn as nn
@@ -9,8 +6,6 @@ import torch.nn.functional as F
 random.seed(5)
 torch.manual_seed(5)
 torch.set_num_threads(1)
-
-# ------------------------------------------------------------------ language
 NOUNS = [f"n{i}" for i in range(40)]
 VERBS = [f"v{i}" for i in range(20)]
 ADJS = [f"a{i}" for i in range(8)]
@@ -26,26 +21,26 @@ T = {w: i for i, w in enumerate(TGT)}
 
 
 def noun_phrase():
-    n, num = random.choice(NOUNS), random.choice(["sg", "pl"])
+    n, num = (random.choice(NOUNS), random.choice(["sg", "pl"]))
     a = random.choice(ADJS) if random.random() < 0.5 else None
     src = ([a] if a else []) + [n, num]
     tgt = [n.upper()] + ([a.upper()] if a else [])
-    return src, tgt, num
+    return (src, tgt, num)
 
 
 def clause():
     s_src, s_tgt, num = noun_phrase()
     o_src, o_tgt, _ = noun_phrase()
     v = random.choice(VERBS)
-    return s_src + [v] + o_src, s_tgt + o_tgt + [v.upper() + ("o" if num == "sg" else "im")]
+    return (s_src + [v] + o_src, s_tgt + o_tgt + [v.upper() + ("o" if num == "sg" else "im")])
 
 
 def pair():
     a, b = clause()
     if random.random() < 0.5:
         a2, b2 = clause()
-        a, b = a + ["and"] + a2, b2 + ["ta"] + b  # the second clause comes first
-    return [S[w] for w in a] + [S["<end>"]], [T["<s>"]] + [T[w] for w in b] + [T["</s>"]]
+        a, b = (a + ["and"] + a2, b2 + ["ta"] + b)
+    return ([S[w] for w in a] + [S["<end>"]], [T["<s>"]] + [T[w] for w in b] + [T["</s>"]])
 
 
 def pad(seqs):
@@ -55,19 +50,16 @@ def pad(seqs):
 
 def batch(n):
     src, tgt = zip(*(pair() for _ in range(n)))
-    return pad(src), pad(tgt)
+    return (pad(src), pad(tgt))
 
 
-# ------------------------------------------------------------------ model
 class AddRMSNorm(torch.autograd.Function):
-    """h = x + residual, y = h / rms(h) * w in one go; gives back (y, h) so that h can be the next residual"""
-
     @staticmethod
     def forward(ctx, x, residual, w, eps):
         h = x + residual
         rstd = torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
         ctx.save_for_backward(h, w, rstd)
-        return h * rstd * w, h
+        return (h * rstd * w, h)
 
     @staticmethod
     def backward(ctx, dy, dh):
@@ -76,11 +68,11 @@ class AddRMSNorm(torch.autograd.Function):
         g = (dy + dh) * w
         dx = rstd * (g - xhat * (g * xhat).mean(-1, keepdim=True))
         dw = (dy * xhat).flatten(0, -2).sum(0)
-        return dx, dx, dw, None
+        return (dx, dx, dw, None)
 
 
 class FusedNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
+    def __init__(self, dim, eps=1e-06):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))
         self.eps = eps
@@ -93,9 +85,10 @@ class MHA(nn.Module):
     def __init__(self, d, h):
         super().__init__()
         self.h = h
-        self.q, self.kv, self.o = nn.Linear(d, d), nn.Linear(d, 2 * d), nn.Linear(d, d)
+        self.q, self.kv, self.o = (nn.Linear(d, d), nn.Linear(d, 2 * d), nn.Linear(d, d))
 
     def forward(self, x, mem, mask=None, causal=False):
+
         def split(t):
             return t.view(t.size(0), t.size(1), self.h, -1).transpose(1, 2)
 
@@ -113,12 +106,12 @@ class MLP(nn.Sequential):
 class EncoderDecoder(nn.Module):
     def __init__(self, d=64, h=4, depth=3, maxlen=24):
         super().__init__()
-        self.se, self.te = nn.Embedding(len(SRC), d), nn.Embedding(len(TGT), d)
-        self.sp, self.tp = nn.Embedding(maxlen, d), nn.Embedding(maxlen, d)
+        self.se, self.te = (nn.Embedding(len(SRC), d), nn.Embedding(len(TGT), d))
+        self.sp, self.tp = (nn.Embedding(maxlen, d), nn.Embedding(maxlen, d))
         for e in (self.se, self.te, self.sp, self.tp):
             nn.init.normal_(e.weight, std=0.5)
         mk = lambda f, k: nn.ModuleList([f() for _ in range(k)])
-        self.enc_att, self.enc_mlp = mk(lambda: MHA(d, h), depth), mk(lambda: MLP(d), depth)
+        self.enc_att, self.enc_mlp = (mk(lambda: MHA(d, h), depth), mk(lambda: MLP(d), depth))
         self.dec_att, self.dec_cross, self.dec_mlp = (
             mk(lambda: MHA(d, h), depth),
             mk(lambda: MHA(d, h), depth),
@@ -130,17 +123,17 @@ class EncoderDecoder(nn.Module):
 
     def encode(self, src):
         keep = (src != 0)[:, None, None, :]
-        res, x = self.se(src), self.sp(torch.arange(src.size(1))).expand(src.size(0), -1, -1)
+        res, x = (self.se(src), self.sp(torch.arange(src.size(1))).expand(src.size(0), -1, -1))
         norms = iter(self.enc_norm)
         for att, mlp in zip(self.enc_att, self.enc_mlp):
             y, res = next(norms)(x, res)
             x = att(y, y, mask=keep)
             y, res = next(norms)(x, res)
             x = mlp(y)
-        return next(norms)(x, res)[0], keep
+        return (next(norms)(x, res)[0], keep)
 
     def decode(self, tgt, mem, keep):
-        res, x = self.te(tgt), self.tp(torch.arange(tgt.size(1))).expand(tgt.size(0), -1, -1)
+        res, x = (self.te(tgt), self.tp(torch.arange(tgt.size(1))).expand(tgt.size(0), -1, -1))
         norms = iter(self.dec_norm)
         for att, cross, mlp in zip(self.dec_att, self.dec_cross, self.dec_mlp):
             y, res = next(norms)(x, res)
@@ -163,7 +156,7 @@ def translate(model, src, steps=18):
 
 def whole_sentence_accuracy(model, n=200):
     src, tgt = batch(n)
-    hyp, end = translate(model, src), T["</s>"]
+    hyp, end = (translate(model, src), T["</s>"])
     good = 0
     for h, t in zip(hyp.tolist(), tgt.tolist()):
         h = h[: h.index(end) + 1] if end in h else h
@@ -171,10 +164,9 @@ def whole_sentence_accuracy(model, n=200):
     return good / n
 
 
-# ------------------------------------------------------------------ training
 model = EncoderDecoder()
-STEPS, LR = 260, 2e-3
-opt = torch.optim.Adam(model.parameters(), lr=LR, betas=(0.9, 0.98), eps=1e-9)
+STEPS, LR = (260, 0.002)
+opt = torch.optim.Adam(model.parameters(), lr=LR, betas=(0.9, 0.98), eps=1e-09)
 for step in range(1, STEPS + 1):
     for g in opt.param_groups:
         g["lr"] = LR * min(step / 60, 1 - max(0, step - 160) / 110)

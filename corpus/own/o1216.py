@@ -1,8 +1,3 @@
-"""
-Small GPT on the Python documentation that ships with the interpreter.
-Single file, in the spirit of nanoGPT: config globals on top, then model, then loop.
-"""
-
 import math
 import time
 import torch
@@ -10,30 +5,27 @@ import torch.nn as nn
 from torch.nn import functional as F
 from pydoc_data.topics import topics
 
-# -----------------------------------------------------------------------------
 batch_size = 12
 block_size = 64
-n_layer, n_head, n_embd = 2, 4, 64
+n_layer, n_head, n_embd = (2, 4, 64)
 dropout = 0.05
 max_iters = 360
 eval_interval = 10
 eval_iters = 2
-learning_rate = 4e-3
-min_lr = 4e-4
+learning_rate = 0.004
+min_lr = 0.0004
 warmup_iters = 30
 weight_decay = 0.1
 grad_clip = 1.0
-# -----------------------------------------------------------------------------
 torch.manual_seed(1337)
 torch.set_num_threads(1)
-
-text = "\n\n".join(topics[k] for k in sorted(topics))
+text = "\n\n".join((topics[k] for k in sorted(topics)))
 chars = sorted(set(text))
 stoi = {c: i for i, c in enumerate(chars)}
 itos = {i: c for c, i in stoi.items()}
 data = torch.tensor([stoi[c] for c in text], dtype=torch.long)
 n = int(0.9 * len(data))
-train_data, val_data = data[:n], data[n:]
+train_data, val_data = (data[:n], data[n:])
 vocab_size = len(chars)
 
 
@@ -42,7 +34,7 @@ def get_batch(split, generator=None):
     ix = torch.randint(len(src) - block_size - 1, (batch_size,), generator=generator)
     x = torch.stack([src[i : i + block_size] for i in ix])
     y = torch.stack([src[i + 1 : i + 1 + block_size] for i in ix])
-    return x, y
+    return (x, y)
 
 
 class CausalSelfAttention(nn.Module):
@@ -105,8 +97,8 @@ class GPT(nn.Module):
             x = blk(x)
         logits = self.lm_head(self.ln_f(x))
         if targets is None:
-            return logits, None
-        return logits, F.cross_entropy(logits.view(-1, vocab_size), targets.view(-1))
+            return (logits, None)
+        return (logits, F.cross_entropy(logits.view(-1, vocab_size), targets.view(-1)))
 
 
 model = GPT()
@@ -121,7 +113,6 @@ optimizer = torch.optim.AdamW(
 
 @torch.no_grad()
 def estimate_loss():
-    # fixed windows, so that two estimates can be compared with each other
     model.eval()
     gen = torch.Generator().manual_seed(4242)
     out = {}
@@ -158,14 +149,12 @@ for it in range(max_iters):
     optimizer.step()
     if it % 30 == 0 or it == max_iters - 1:
         print(f"iter {it}: loss {loss.item():.4f}, lr {get_lr(it):.2e}, {time.time() - t0:.1f}s")
-
 est = estimate_loss()
 print(f"final: train {est['train']:.4f}, val {est['val']:.4f}")
-
 model.eval()
 idx = torch.tensor([[stoi[c] for c in "The "]])
 for _ in range(120):
     logits, _ = model(idx[:, -block_size:])
     probs = F.softmax(logits[:, -1] / 0.8, dim=-1)
     idx = torch.cat([idx, torch.multinomial(probs, 1)], dim=1)
-print("".join(itos[i] for i in idx[0].tolist()))
+print("".join((itos[i] for i in idx[0].tolist())))

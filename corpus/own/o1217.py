@@ -1,6 +1,3 @@
-# BERT-like masked token model with rotary positions on a made-up language.
-# The language: every word has a handful of likely successors, and every sentence carries
-# a "dialect" token at the start that selects which of two successor tables is in force.
 from dataclasses import dataclass
 import numpy as np
 import torch
@@ -18,12 +15,12 @@ class Config:
     mask_prob: float = 0.15
     batch: int = 32
     steps: int = 400
-    lr: float = 3e-3
+    lr: float = 0.003
     warmup: int = 40
     seed: int = 11
 
 
-PAD_TOKENS = 3  # 0 = [MASK], 1/2 = dialect markers
+PAD_TOKENS = 3
 
 
 class ToyLanguage:
@@ -34,13 +31,13 @@ class ToyLanguage:
         self.tables = [np.stack([self.rng.permutation(n) for _ in range(2)], 1) for _ in range(2)]
 
     def sentences(self, count: int) -> Tensor:
-        cfg, rng = self.cfg, self.rng
+        cfg, rng = (self.cfg, self.rng)
         n = cfg.vocab - PAD_TOKENS
         out = np.zeros((count, cfg.seq_len), dtype=np.int64)
         dialect = rng.integers(0, 2, count)
         out[:, 0] = 1 + dialect
         cur = rng.integers(0, n, count)
-        both = np.stack(self.tables)  # (2, n, 2)
+        both = np.stack(self.tables)
         for t in range(1, cfg.seq_len):
             out[:, t] = cur + PAD_TOKENS
             pick = (rng.random(count) < 0.25).astype(int)
@@ -56,12 +53,10 @@ class ToyLanguage:
         inp = ids.clone()
         inp[chosen & (r < 0.9)] = 0
         labels = ids.masked_fill(~chosen, -100)
-        return inp, labels
+        return (inp, labels)
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotates pairs of channels by an angle proportional to the position; x is [batch, seq, heads, head_dim]."""
-
     def __init__(self, head_dim: int, base: float = 10000.0):
         super().__init__()
         inv = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
@@ -70,7 +65,7 @@ class RotaryEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         t = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)
         ang = torch.outer(t, self.inv_freq)[None, :, None, :]
-        cos, sin = ang.cos(), ang.sin()
+        cos, sin = (ang.cos(), ang.sin())
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
@@ -78,7 +73,7 @@ class RotaryEmbedding(nn.Module):
 class Attention(nn.Module):
     def __init__(self, cfg: Config):
         super().__init__()
-        self.h, self.d = cfg.heads, cfg.dim // cfg.heads
+        self.h, self.d = (cfg.heads, cfg.dim // cfg.heads)
         self.qkv = nn.Linear(cfg.dim, 3 * cfg.dim)
         self.out = nn.Linear(cfg.dim, cfg.dim)
         self.rope = RotaryEmbedding(self.d)
@@ -86,8 +81,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         B, T, C = x.shape
         q, k, v = self.qkv(x).view(B, T, 3, self.h, self.d).unbind(2)
-        q, k = self.rope(q), self.rope(k)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        q, k = (self.rope(q), self.rope(k))
+        q, k, v = (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         y = F.scaled_dot_product_attention(q, k, v)
         return self.out(y.transpose(1, 2).reshape(B, T, C))
 
@@ -95,7 +90,7 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     def __init__(self, cfg: Config):
         super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(cfg.dim), Attention(cfg)
+        self.norm1, self.attn = (nn.LayerNorm(cfg.dim), Attention(cfg))
         self.norm2 = nn.LayerNorm(cfg.dim)
         self.ff = nn.Sequential(
             nn.Linear(cfg.dim, 3 * cfg.dim), nn.GELU(), nn.Linear(3 * cfg.dim, cfg.dim)
@@ -111,7 +106,7 @@ class MaskedLM(nn.Module):
         super().__init__()
         self.emb = nn.Embedding(cfg.vocab, cfg.dim)
         nn.init.normal_(self.emb.weight, std=0.05)
-        self.layers = nn.ModuleList(Layer(cfg) for _ in range(cfg.layers))
+        self.layers = nn.ModuleList((Layer(cfg) for _ in range(cfg.layers)))
         self.norm = nn.LayerNorm(cfg.dim)
         self.head = nn.Linear(cfg.dim, cfg.vocab)
 
@@ -144,7 +139,7 @@ class Trainer:
         hit = logits.argmax(-1)[lab != -100] == lab[lab != -100]
         loss = F.cross_entropy(logits.flatten(0, 1), lab.flatten(), ignore_index=-100)
         self.model.train()
-        return loss.item(), hit.float().mean().item()
+        return (loss.item(), hit.float().mean().item())
 
     def fit(self):
         for step in range(self.cfg.steps):

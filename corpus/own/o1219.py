@@ -1,11 +1,8 @@
 import math, random
 import torch, torch.nn as nn, torch.nn.functional as F
 
-# DPO on a toy assistant. A prompt is a bag of digits; the SFT model has seen two kinds of answers,
-# ascending and descending, each half of the time. The annotators like ascending ones.
-
-SEED, V, L = 0, 14, 6
-BOS, SEP, EOS, PAD = 10, 11, 12, 13
+SEED, V, L = (0, 14, 6)
+BOS, SEP, EOS, PAD = (10, 11, 12, 13)
 torch.manual_seed(SEED)
 random.seed(SEED)
 torch.set_num_threads(1)
@@ -16,11 +13,10 @@ def prompt():
 
 
 def collate(pairs):
-    """pairs of (prompt, answer) -> ids and a mask that is 1 on the tokens of the answer"""
     ids = torch.tensor([[BOS] + p + [SEP] + a + [EOS] for p, a in pairs])
     mask = torch.zeros_like(ids, dtype=torch.float)
     mask[:, L + 2 :] = 1
-    return ids, mask
+    return (ids, mask)
 
 
 def sft_batch(n):
@@ -33,16 +29,16 @@ def sft_batch(n):
 
 def pref_batch(n):
     ps = [prompt() for _ in range(n)]
-    flip = [random.random() < 0.1 for _ in ps]  # annotators are not always consistent
+    flip = [random.random() < 0.1 for _ in ps]
     good = collate([(p, sorted(p, reverse=f)) for p, f in zip(ps, flip)])
     bad = collate([(p, sorted(p, reverse=not f)) for p, f in zip(ps, flip)])
-    return good, bad
+    return (good, bad)
 
 
 class Attn(nn.Module):
     def __init__(self, d, h, kv):
         super().__init__()
-        self.h, self.kv, self.hd = h, kv, d // h
+        self.h, self.kv, self.hd = (h, kv, d // h)
         self.wq = nn.Linear(d, h * self.hd, bias=False)
         self.wkv = nn.Linear(d, 2 * kv * self.hd, bias=False)
         self.wo = nn.Linear(d, d, bias=False)
@@ -52,7 +48,7 @@ class Attn(nn.Module):
         q = self.wq(x).view(B, T, self.h, self.hd).transpose(1, 2)
         k, v = self.wkv(x).view(B, T, 2, self.kv, self.hd).permute(2, 0, 3, 1, 4)
         rep = self.h // self.kv
-        k, v = k.repeat_interleave(rep, 1), v.repeat_interleave(rep, 1)
+        k, v = (k.repeat_interleave(rep, 1), v.repeat_interleave(rep, 1))
         return self.wo(
             F.scaled_dot_product_attention(q, k, v, is_causal=True)
             .transpose(1, 2)
@@ -63,9 +59,9 @@ class Attn(nn.Module):
 class Block(nn.Module):
     def __init__(self, d):
         super().__init__()
-        self.n1, self.n2 = nn.RMSNorm(d), nn.RMSNorm(d)
+        self.n1, self.n2 = (nn.RMSNorm(d), nn.RMSNorm(d))
         self.attn = Attn(d, 4, 2)
-        self.w1, self.w2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+        self.w1, self.w2 = (nn.Linear(d, 4 * d), nn.Linear(4 * d, d))
 
     def forward(self, x):
         x = x + self.attn(self.n1(x))
@@ -77,7 +73,7 @@ class Policy(nn.Module):
         super().__init__()
         self.tok = nn.Embedding(V, d)
         self.pos = nn.Parameter(torch.randn(2 * L + 3, d) * 0.02)
-        self.blocks = nn.ModuleList(Block(d) for _ in range(depth))
+        self.blocks = nn.ModuleList((Block(d) for _ in range(depth)))
         self.norm = nn.RMSNorm(d)
         self.head = nn.Linear(d, V, bias=False)
 
@@ -95,7 +91,6 @@ def answer_logp(model, ids, mask):
 
 @torch.no_grad()
 def sample_report(model, n=300):
-    """share of sampled answers that are a correct ascending / descending list"""
     ps = [prompt() for _ in range(n)]
     ids = torch.tensor([[BOS] + p + [SEP] for p in ps])
     for _ in range(L + 1):
@@ -105,16 +100,15 @@ def sample_report(model, n=300):
     for p, a in zip(ps, ids[:, L + 2 :].tolist()):
         up += a == sorted(p) + [EOS]
         down += a == sorted(p, reverse=True) + [EOS]
-    return up / n, down / n
+    return (up / n, down / n)
 
 
-# ---- stage 1: supervised
 policy = Policy()
-opt = torch.optim.AdamW(policy.parameters(), lr=3e-3, weight_decay=0.01)
+opt = torch.optim.AdamW(policy.parameters(), lr=0.003, weight_decay=0.01)
 S1 = 400
 for step in range(S1):
     for g in opt.param_groups:
-        g["lr"] = 3e-3 * min(1, (step + 1) / 40) * (0.5 + 0.5 * math.cos(math.pi * step / S1))
+        g["lr"] = 0.003 * min(1, (step + 1) / 40) * (0.5 + 0.5 * math.cos(math.pi * step / S1))
     ids, mask = sft_batch(48)
     loss = -(answer_logp(policy, ids, mask).sum() / mask.sum())
     opt.zero_grad()
@@ -124,25 +118,21 @@ for step in range(S1):
     if step % 75 == 0:
         print(f"sft {step} loss {loss.item():.4f}")
 print("after sft: ascending %.3f descending %.3f" % sample_report(policy))
-
-# ---- stage 2: preferences
-# the reference is built without storage and then filled, so nothing is initialised twice
 with torch.device("meta"):
     ref = Policy()
 ref.load_state_dict({k: t.clone() for k, t in policy.state_dict().items()}, assign=True)
 ref.eval()
 ref.requires_grad_(False)
-
-beta, S2 = 0.5, 160
-opt = torch.optim.AdamW(policy.parameters(), lr=2e-4, betas=(0.9, 0.98), weight_decay=0.0)
+beta, S2 = (0.5, 160)
+opt = torch.optim.AdamW(policy.parameters(), lr=0.0002, betas=(0.9, 0.98), weight_decay=0.0)
 for step in range(S2):
     for g in opt.param_groups:
-        g["lr"] = 2e-4 * min(1, (step + 1) / 20)
+        g["lr"] = 0.0002 * min(1, (step + 1) / 20)
     (gi, gm), (bi, bm) = pref_batch(40)
     with torch.no_grad():
-        ref_good, ref_bad = answer_logp(ref, gi, gm), answer_logp(ref, bi, bm)
-    good, bad = answer_logp(policy, gi, gm), answer_logp(policy, bi, bm)
-    r_good, r_bad = beta * (good - ref_good), beta * (bad - ref_bad)
+        ref_good, ref_bad = (answer_logp(ref, gi, gm), answer_logp(ref, bi, bm))
+    good, bad = (answer_logp(policy, gi, gm), answer_logp(policy, bi, bm))
+    r_good, r_bad = (beta * (good - ref_good), beta * (bad - ref_bad))
     loss = -F.logsigmoid(r_good - r_bad).mean()
     opt.zero_grad()
     loss.backward()
@@ -151,7 +141,6 @@ for step in range(S2):
     if step % 20 == 0 or step == S2 - 1:
         margin = (r_good - r_bad).detach()
         print(
-            f"dpo {step} loss {loss.item():.4f} margin {margin.mean():.3f} acc {(margin > 0).float().mean():.2f} "
-            f"logp good {good.mean().item():.2f} bad {bad.mean().item():.2f}"
+            f"dpo {step} loss {loss.item():.4f} margin {margin.mean():.3f} acc {(margin > 0).float().mean():.2f} logp good {good.mean().item():.2f} bad {bad.mean().item():.2f}"
         )
 print("after dpo: ascending %.3f descending %.3f" % sample_report(policy))

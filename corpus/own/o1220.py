@@ -1,10 +1,3 @@
-"""
-Byte-level Llama-style model with hand-made mixed precision:
-  * the network itself lives in bfloat16 (forward, backward, gradients)
-  * AdamW runs on float32 gradients and moments, and writes the result back to the network
-Text: language reference pages from pydoc.
-"""
-
 import math, re, sys
 import torch
 from torch import nn
@@ -13,29 +6,27 @@ from pydoc_data.topics import topics
 
 torch.set_num_threads(1)
 torch.manual_seed(2024)
-
-DIM, LAYERS, HEADS, KV_HEADS, HIDDEN = 64, 2, 4, 2, 160
-SEQ, BATCH, STEPS = 48, 16, 340
-PEAK, FLOOR, WARM = 1e-3, 1e-4, 25
+DIM, LAYERS, HEADS, KV_HEADS, HIDDEN = (64, 2, 4, 2, 160)
+SEQ, BATCH, STEPS = (48, 16, 340)
+PEAK, FLOOR, WARM = (0.001, 0.0001, 25)
 SOFTCAP = 30.0
-
-raw = "\n".join(topics[k] for k in sorted(topics)).encode("ascii", "ignore")
-raw = re.sub(rb"[ ]{2,}", b" ", raw)
+raw = "\n".join((topics[k] for k in sorted(topics))).encode("ascii", "ignore")
+raw = re.sub(b"[ ]{2,}", b" ", raw)
 corpus = torch.frombuffer(bytearray(raw), dtype=torch.uint8).long()
 cut = len(corpus) * 95 // 100
-train_ids, test_ids = corpus[:cut], corpus[cut:]
+train_ids, test_ids = (corpus[:cut], corpus[cut:])
 
 
 def windows(src, gen, n=BATCH):
     start = torch.randint(0, len(src) - SEQ - 1, (n, 1), generator=gen)
     w = src[start + torch.arange(SEQ + 1)]
-    return w[:, :-1], w[:, 1:]
+    return (w[:, :-1], w[:, 1:])
 
 
 def rope_table(n, d):
-    f = 1.0 / (10000 ** (torch.arange(0, d, 2) / d))
+    f = 1.0 / 10000 ** (torch.arange(0, d, 2) / d)
     a = torch.outer(torch.arange(n), f)
-    return a.cos(), a.sin()
+    return (a.cos(), a.sin())
 
 
 def apply_rope(x, cos, sin):
@@ -50,7 +41,7 @@ class Norm(nn.Module):
 
     def forward(self, x):
         y = x.float()
-        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-5)
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-05)
         return y.to(x.dtype) * self.g
 
 
@@ -59,7 +50,7 @@ class Layer(nn.Module):
         super().__init__()
         hd = DIM // HEADS
         self.hd = hd
-        self.n1, self.n2, self.qn, self.kn = Norm(DIM), Norm(DIM), Norm(hd), Norm(hd)
+        self.n1, self.n2, self.qn, self.kn = (Norm(DIM), Norm(DIM), Norm(hd), Norm(hd))
         self.wq = nn.Linear(DIM, DIM, bias=False)
         self.wk = nn.Linear(DIM, KV_HEADS * hd, bias=False)
         self.wv = nn.Linear(DIM, KV_HEADS * hd, bias=False)
@@ -84,7 +75,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.emb = nn.Embedding(128, DIM)
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.layers = nn.ModuleList((Layer() for _ in range(LAYERS)))
         self.norm = Norm(DIM)
         self.out = nn.Linear(DIM, 128, bias=False)
         cos, sin = rope_table(SEQ, DIM // HEADS)
@@ -100,25 +91,25 @@ class Model(nn.Module):
 
 
 class MasterAdamW:
-    def __init__(self, model, betas=(0.9, 0.95), eps=1e-8, wd=0.05):
+    def __init__(self, model, betas=(0.9, 0.95), eps=1e-08, wd=0.05):
         self.params = [p for p in model.parameters() if p.requires_grad]
         self.master = [p.detach().float() for p in self.params]
         self.m = [torch.zeros(p.shape, dtype=torch.float32) for p in self.params]
         self.v = [torch.zeros(p.shape, dtype=torch.float32) for p in self.params]
-        self.b1, self.b2, self.eps, self.wd, self.t = *betas, eps, wd, 0
+        self.b1, self.b2, self.eps, self.wd, self.t = (*betas, eps, wd, 0)
 
     @torch.no_grad()
     def step(self, lr, max_norm=1.0):
         self.t += 1
         grads = [p.grad.float() for p in self.params]
-        norm = torch.sqrt(sum(g.square().sum() for g in grads))
-        coef = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        c1, c2 = 1 - self.b1**self.t, 1 - self.b2**self.t
+        norm = torch.sqrt(sum((g.square().sum() for g in grads)))
+        coef = (max_norm / (norm + 1e-06)).clamp(max=1.0)
+        c1, c2 = (1 - self.b1**self.t, 1 - self.b2**self.t)
         for p, w, g, m, v in zip(self.params, self.master, grads, self.m, self.v):
             g = g * coef
             m.lerp_(g, 1 - self.b1)
             v.mul_(self.b2).addcmul_(g, g, value=1 - self.b2)
-            upd = (m / c1) / ((v / c2).sqrt() + self.eps)
+            upd = m / c1 / ((v / c2).sqrt() + self.eps)
             if w.dim() > 1:
                 w.mul_(1 - lr * self.wd)
             w.sub_(lr * upd)
@@ -138,8 +129,10 @@ def test_loss(model):
     g = torch.Generator().manual_seed(5)
     return (
         sum(
-            F.cross_entropy(model(x).flatten(0, 1), y.flatten()).item()
-            for x, y in (windows(test_ids, g, 32) for _ in range(3))
+            (
+                F.cross_entropy(model(x).flatten(0, 1), y.flatten()).item()
+                for x, y in (windows(test_ids, g, 32) for _ in range(3))
+            )
         )
         / 3
     )

@@ -1,9 +1,3 @@
-"""Pretraining on packed documents.
-
-Several short documents share one row. Every token knows the document it belongs to, attention does
-not cross from one document into another, and positions start again at each document.
-"""
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -13,12 +7,10 @@ import random
 import re
 
 ROW = 64
-WIDTH, NHEAD, NLAYER = 64, 4, 2
+WIDTH, NHEAD, NLAYER = (64, 4, 2)
 
 
 class WordPiece:
-    """lower-cased words and punctuation; what is not among the most frequent is spelled in letters"""
-
     def __init__(self, text, size=400):
         count = {}
         for w in self.split(text):
@@ -30,7 +22,7 @@ class WordPiece:
 
     @staticmethod
     def split(text):
-        return re.findall(r"[a-z]+|[^a-z]", text.lower())
+        return re.findall("[a-z]+|[^a-z]", text.lower())
 
     def encode(self, text):
         ids = []
@@ -56,7 +48,7 @@ def load_documents():
 
 class PackedRows(Dataset):
     def __init__(self, docs, tok):
-        stream, owner, pos = [], [], []
+        stream, owner, pos = ([], [], [])
         for n, d in enumerate(docs):
             ids = [0] + tok.encode(d)
             stream += ids
@@ -65,7 +57,7 @@ class PackedRows(Dataset):
         rows = (len(stream) - 1) // ROW
         cut = rows * ROW
         s = torch.tensor(stream)
-        self.x, self.y = s[:cut].view(rows, ROW), s[1 : cut + 1].view(rows, ROW)
+        self.x, self.y = (s[:cut].view(rows, ROW), s[1 : cut + 1].view(rows, ROW))
         self.owner = torch.tensor(owner[:cut]).view(rows, ROW)
         self.pos = torch.tensor(pos[:cut]).view(rows, ROW).clamp(max=ROW - 1)
 
@@ -74,8 +66,8 @@ class PackedRows(Dataset):
 
     def __getitem__(self, i):
         y = self.y[i].clone()
-        y[y == 0] = -100  # the beginning of an unrelated document can not be predicted
-        return self.x[i], y, self.owner[i], self.pos[i]
+        y[y == 0] = -100
+        return (self.x[i], y, self.owner[i], self.pos[i])
 
 
 class SelfAttention(nn.Module):
@@ -124,7 +116,6 @@ class TransformerLM(nn.Module):
 
 @torch.no_grad()
 def document_loss(model, docs, tok):
-    """score unseen documents one by one, each alone in its row, the way the model is used for generation"""
     model.eval()
     total = count = 0
     for d in docs:
@@ -140,15 +131,15 @@ def main():
     torch.manual_seed(7)
     torch.set_num_threads(1)
     docs = load_documents()
-    held, docs = docs[:60], docs[60:900]
+    held, docs = (docs[:60], docs[60:900])
     tok = WordPiece(" ".join(docs))
     data = PackedRows(docs, tok)
     loader = DataLoader(data, batch_size=12, shuffle=True, drop_last=True)
     model = TransformerLM(len(tok.items))
-    opt = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.05)
-    epochs, step = 4, 0
+    opt = torch.optim.AdamW(model.parameters(), lr=0.003, betas=(0.9, 0.98), weight_decay=0.05)
+    epochs, step = (4, 0)
     total = epochs * len(loader)
-    sched = torch.optim.lr_scheduler.OneCycleLR(opt, 3e-3, total_steps=total, pct_start=0.08)
+    sched = torch.optim.lr_scheduler.OneCycleLR(opt, 0.003, total_steps=total, pct_start=0.08)
     print(f"{len(docs)} documents, {len(data)} rows, {len(tok.items)} tokens, {total} steps")
     for epoch in range(epochs):
         for x, y, owner, pos in loader:

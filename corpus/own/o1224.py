@@ -1,10 +1,3 @@
-"""Multi-token prediction: a shared trunk and four heads that predict 1, 2, 3 and 4 characters ahead.
-
-The heads are run one after the other on a detached copy of the trunk output, so that only one set of
-logits is alive at a time; the trunk gets the summed gradient in a single backward at the end.
-Matrices inside the trunk are trained with Muon, everything else with Adam.
-"""
-
 import math
 import torch
 import torch.nn as nn
@@ -13,11 +6,9 @@ from pydoc_data.topics import topics
 
 torch.manual_seed(8)
 torch.set_num_threads(1)
-
-CTX, BATCH, STEPS, AHEAD = 48, 16, 260, 4
-D, H, DEPTH = 64, 4, 2
-
-text = "".join(topics[k] for k in sorted(topics)).lower()
+CTX, BATCH, STEPS, AHEAD = (48, 16, 260, 4)
+D, H, DEPTH = (64, 4, 2)
+text = "".join((topics[k] for k in sorted(topics))).lower()
 alphabet = sorted(set(text))
 lut = {c: i for i, c in enumerate(alphabet)}
 stream = torch.tensor([lut[c] for c in text])
@@ -28,7 +19,7 @@ N = len(alphabet)
 def batch(lo, hi, gen):
     at = torch.randint(lo, hi - CTX - AHEAD, (BATCH,), generator=gen)
     rows = stream[at[:, None] + torch.arange(CTX + AHEAD)]
-    return rows[:, :CTX], [rows[:, 1 + j : 1 + j + CTX] for j in range(AHEAD)]
+    return (rows[:, :CTX], [rows[:, 1 + j : 1 + j + CTX] for j in range(AHEAD)])
 
 
 def norm(x):
@@ -39,7 +30,7 @@ class Rotary(nn.Module):
     def __init__(self, d):
         super().__init__()
         f = 1 / 1000 ** torch.linspace(0, 1, d // 4)
-        f = torch.cat([f, torch.zeros(d // 4)])  # half of the pairs do not turn
+        f = torch.cat([f, torch.zeros(d // 4)])
         a = torch.outer(torch.arange(CTX), f)
         self.register_buffer("c", a.cos()[None, :, None])
         self.register_buffer("s", a.sin()[None, :, None])
@@ -47,7 +38,7 @@ class Rotary(nn.Module):
     def forward(self, x):
         t = x.size(1)
         a, b = x.chunk(2, -1)
-        c, s = self.c[:, :t], self.s[:, :t]
+        c, s = (self.c[:, :t], self.s[:, :t])
         return torch.cat([a * c + b * s, b * c - a * s], -1)
 
 
@@ -63,7 +54,7 @@ class Block(nn.Module):
     def forward(self, x):
         B, T, _ = x.shape
         q, k, v = F.linear(norm(x), self.qkv).view(B, T, 3, H, D // H).unbind(2)
-        q, k = self.rot(norm(q)), self.rot(norm(k))
+        q, k = (self.rot(norm(q)), self.rot(norm(k)))
         y = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, scale=0.2
         )
@@ -98,12 +89,12 @@ class Head(nn.Module):
 
 
 def orthogonalize(g, steps=5):
-    x = g / (g.norm() + 1e-7)
+    x = g / (g.norm() + 1e-07)
     flip = x.size(0) > x.size(1)
     x = x.t() if flip else x
     for _ in range(steps):
         a = x @ x.t()
-        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+        x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
     return x.t() if flip else x
 
 
@@ -121,7 +112,7 @@ class Muon(torch.optim.Optimizer):
                 p.add_(orthogonalize(g), alpha=-group["lr"] * max(1, p.size(0) / p.size(1)) ** 0.5)
 
 
-trunk, heads = Trunk(), nn.ModuleList([Head() for _ in range(AHEAD)])
+trunk, heads = (Trunk(), nn.ModuleList([Head() for _ in range(AHEAD)]))
 muon = Muon(trunk.blocks.parameters(), lr=0.02)
 adam = torch.optim.Adam(
     [{"params": trunk.emb.parameters(), "lr": 0.02}, {"params": heads.parameters(), "lr": 0.006}],
@@ -130,7 +121,6 @@ adam = torch.optim.Adam(
 )
 base = [(g, g["lr"]) for o in (muon, adam) for g in o.param_groups]
 gen = torch.Generator().manual_seed(0)
-
 for step in range(STEPS):
     frac = step / STEPS
     for g, lr in base:
@@ -148,8 +138,7 @@ for step in range(STEPS):
         o.step()
         o.zero_grad()
     if step % 20 == 0 or step == STEPS - 1:
-        print(f"{step:4d} sum {sum(parts):.3f} = " + " + ".join(f"{p:.3f}" for p in parts))
-
+        print(f"{step:4d} sum {sum(parts):.3f} = " + " + ".join((f"{p:.3f}" for p in parts)))
 with torch.no_grad():
     g = torch.Generator().manual_seed(99)
     tot = [0.0] * AHEAD
@@ -158,4 +147,4 @@ with torch.no_grad():
         z = trunk(x)
         for j, (head, y) in enumerate(zip(heads, targets)):
             tot[j] += F.cross_entropy(head(z).flatten(0, 1), y.flatten()).item() / 12
-print("held out, by distance: " + " ".join(f"{t:.3f}" for t in tot))
+print("held out, by distance: " + " ".join((f"{t:.3f}" for t in tot)))

@@ -2,18 +2,10 @@ import numpy as np
 import torch, torch.nn as nn
 from torch.func import functional_call, grad_and_value
 
-# Reward model from pairwise comparisons (Bradley-Terry), functional style, own Lion.
-#
-# Answers are strings of 16 "words". Their hidden quality is linear in what they say and in which order:
-# each praise word adds to it, but only if a "topic" word came before. Annotators choose between two
-# answers with probability sigmoid(difference), hence they often disagree with the hidden quality.
-# Word vectors are given (fixed, random), as with frozen pretrained embeddings.
-
 rng = np.random.default_rng(17)
 torch.manual_seed(17)
 torch.set_num_threads(1)
-
-WORDS, LENGTH, DIM = 40, 16, 48
+WORDS, LENGTH, DIM = (40, 16, 48)
 TOPIC = 0
 VALUE = np.concatenate([[0.0], rng.normal(0, 0.28, WORDS - 1)])
 
@@ -23,7 +15,7 @@ def answers(n):
     at = rng.integers(0, LENGTH // 2, n)
     w[np.arange(n), at] = TOPIC
     after = np.arange(LENGTH)[None] > at[:, None]
-    return torch.from_numpy(w), (VALUE[w] * after).sum(1)
+    return (torch.from_numpy(w), (VALUE[w] * after).sum(1))
 
 
 def comparisons(n):
@@ -31,9 +23,9 @@ def comparisons(n):
     b, qb = answers(n)
     p = 1 / (1 + np.exp(qb - qa))
     first = torch.from_numpy(rng.random(n) < p)
-    win, lose = torch.where(first[:, None], a, b), torch.where(first[:, None], b, a)
+    win, lose = (torch.where(first[:, None], a, b), torch.where(first[:, None], b, a))
     entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p)).mean()
-    return win, lose, entropy
+    return (win, lose, entropy)
 
 
 class RewardModel(nn.Module):
@@ -56,7 +48,7 @@ class RewardModel(nn.Module):
         mask = torch.full((LENGTH, LENGTH), float("-inf")).triu(1)
         for l in self.body:
             x = l(x, src_mask=mask)
-        return self.score(self.norm(x)[:, -1]).squeeze(-1)  # read at the last token
+        return self.score(self.norm(x)[:, -1]).squeeze(-1)
 
 
 model = RewardModel()
@@ -72,7 +64,7 @@ def reward(params, w):
 def objective(params, win, lose):
     r = reward(params, torch.cat([win, lose]))
     rw, rl = r.chunk(2)
-    return nn.functional.softplus(rl - rw).mean() + 1e-3 * (r.mean() ** 2)
+    return nn.functional.softplus(rl - rw).mean() + 0.001 * r.mean() ** 2
 
 
 value_and_grad = grad_and_value(objective)
@@ -82,7 +74,7 @@ momentum = {k: torch.zeros_like(p) for k, p in train_p.items()}
 def lion(params, grads, lr, wd=0.02, b1=0.9, b2=0.98):
     new = {}
     for k, p in params.items():
-        m, g = momentum[k], grads[k]
+        m, g = (momentum[k], grads[k])
         direction = torch.sign(b1 * m + (1 - b1) * g)
         new[k] = p * (1 - lr * wd) - lr * direction
         momentum[k] = b2 * m + (1 - b2) * g
@@ -92,11 +84,10 @@ def lion(params, grads, lr, wd=0.02, b1=0.9, b2=0.98):
 test_win, test_lose, test_entropy = comparisons(1500)
 test_a, qa = answers(1500)
 test_b, qb = answers(1500)
-STEPS, CYCLE, PEAK = 390, 130, 6e-4
+STEPS, CYCLE, PEAK = (390, 130, 0.0006)
 seen = []
 for step in range(STEPS):
-    # three saw teeth, each starting lower than the one before
-    lr = PEAK * 0.6 ** (step // CYCLE) * (1 - (step % CYCLE) / CYCLE)
+    lr = PEAK * 0.6 ** (step // CYCLE) * (1 - step % CYCLE / CYCLE)
     win, lose, h = comparisons(48)
     grads, value = value_and_grad(train_p, win, lose)
     train_p = lion(train_p, grads, lr)
@@ -105,11 +96,9 @@ for step in range(STEPS):
         print(
             f"step {step:3d} loss {np.mean(seen[-40:]):.4f} (noise floor of this batch {h:.4f}) lr {lr:.1e}"
         )
-
 with torch.no_grad():
     d = reward(train_p, test_win) - reward(train_p, test_lose)
     agree = ((reward(train_p, test_a) > reward(train_p, test_b)).numpy() == (qa > qb)).mean()
 print(
-    f"test loss {nn.functional.softplus(-d).mean().item():.4f}, floor {test_entropy:.4f}, "
-    f"agreement with annotators {(d > 0).float().mean().item():.3f}, with hidden quality {agree:.3f}"
+    f"test loss {nn.functional.softplus(-d).mean().item():.4f}, floor {test_entropy:.4f}, agreement with annotators {(d > 0).float().mean().item():.3f}, with hidden quality {agree:.3f}"
 )

@@ -1,11 +1,3 @@
-# Prefix language model for a noisy code book.
-#
-# A prompt names one of three code books and lists some symbols; the answer is the last four symbols, in reverse
-# order, each replaced according to the book. The prompt is read in both directions, the answer is causal, and
-# only the answer counts. The clerk who wrote the answers picks a random word one time out of four, so the loss
-# can not fall below a known level.
-# Prompts differ in length and are padded on the left. Micro-batches are summed, not averaged: the
-# gradient is divided once by the number of answer tokens of all of them.
 import math
 import torch
 import torch.nn as nn
@@ -13,11 +5,11 @@ import torch.nn.functional as F
 from torch.utils.data import Dataset, DataLoader
 
 SEED = 77
-SYMBOLS, WORDS, BOOKS = 16, 16, 3
-PAD, GO = 0, 1
-B0, S0, W0 = 2, 2 + BOOKS, 2 + BOOKS + SYMBOLS
+SYMBOLS, WORDS, BOOKS = (16, 16, 3)
+PAD, GO = (0, 1)
+B0, S0, W0 = (2, 2 + BOOKS, 2 + BOOKS + SYMBOLS)
 VOCAB = W0 + WORDS
-MAX_SYMBOLS, ANSWER = 9, 4
+MAX_SYMBOLS, ANSWER = (9, 4)
 NOISE = 0.25
 LENGTH = 1 + MAX_SYMBOLS + 1 + ANSWER
 
@@ -31,7 +23,7 @@ class CodeBooks(Dataset):
             ]
         )
         g = torch.Generator().manual_seed(seed)
-        self.rows, self.clean = [], []
+        self.rows, self.clean = ([], [])
         for _ in range(n):
             m = int(torch.randint(ANSWER, MAX_SYMBOLS + 1, (1,), generator=g))
             book = torch.randint(0, BOOKS, (1,), generator=g)
@@ -42,7 +34,7 @@ class CodeBooks(Dataset):
             row = torch.cat([book + B0, symbols + S0, torch.tensor([GO]), given + W0])
             self.rows.append(F.pad(row, (LENGTH - len(row), 0), value=PAD))
             self.clean.append(right + W0)
-        self.rows, self.clean = torch.stack(self.rows), torch.stack(self.clean)
+        self.rows, self.clean = (torch.stack(self.rows), torch.stack(self.clean))
 
     def __len__(self):
         return len(self.rows)
@@ -51,7 +43,7 @@ class CodeBooks(Dataset):
         row = self.rows[i]
         labels = torch.full((LENGTH - 1,), -100)
         labels[-ANSWER:] = row[-ANSWER:]
-        return row[:-1], labels, self.clean[i]
+        return (row[:-1], labels, self.clean[i])
 
 
 def floor():
@@ -61,26 +53,24 @@ def floor():
 
 
 class Sandwich(nn.Module):
-    """block with a norm before and after each branch; the after-norm starts below one"""
-
     def __init__(self, d, h):
         super().__init__()
         self.h = h
-        self.a_in, self.a_out = nn.RMSNorm(d), nn.RMSNorm(d)
-        self.f_in, self.f_out = nn.RMSNorm(d), nn.RMSNorm(d)
+        self.a_in, self.a_out = (nn.RMSNorm(d), nn.RMSNorm(d))
+        self.f_in, self.f_out = (nn.RMSNorm(d), nn.RMSNorm(d))
         nn.init.constant_(self.a_out.weight, 0.5)
         nn.init.constant_(self.f_out.weight, 0.5)
         self.q, self.k, self.v, self.o = (nn.Linear(d, d, bias=False) for _ in range(4))
-        self.f1, self.f2 = nn.Linear(d, 2 * d), nn.Linear(2 * d, d)
+        self.f1, self.f2 = (nn.Linear(d, 2 * d), nn.Linear(2 * d, d))
 
     def forward(self, x, bias):
         b, t, d = x.shape
         y = self.a_in(x)
         q, k, v = (w(y).view(b, t, self.h, -1).transpose(1, 2) for w in (self.q, self.k, self.v))
-        s = (q @ k.transpose(-1, -2)) / math.sqrt(d // self.h) + bias
+        s = q @ k.transpose(-1, -2) / math.sqrt(d // self.h) + bias
         s = s - s.amax(-1, keepdim=True).detach()
         e = s.exp()
-        y = (e / e.sum(-1, keepdim=True)) @ v
+        y = e / e.sum(-1, keepdim=True) @ v
         x = x + self.a_out(self.o(y.transpose(1, 2).reshape(b, t, d)))
         return x + self.f_out(self.f2(F.gelu(self.f1(self.f_in(x)))))
 
@@ -97,11 +87,11 @@ class PrefixLM(nn.Module):
     def forward(self, ids):
         b, t = ids.shape
         i = torch.arange(t)
-        prefix = i < t - (ANSWER - 1)  # everything up to and including GO
+        prefix = i < t - (ANSWER - 1)
         allowed = (i[None, :] <= i[:, None]) | prefix[None, :]
         allowed = allowed[None] & (ids != PAD)[:, None, :]
-        allowed = allowed | torch.eye(t, dtype=torch.bool)  # a pad may look at itself
-        bias = torch.zeros(b, 1, t, t).masked_fill(~allowed[:, None], -1e9)
+        allowed = allowed | torch.eye(t, dtype=torch.bool)
+        bias = torch.zeros(b, 1, t, t).masked_fill(~allowed[:, None], -1000000000.0)
         x = self.emb(ids) + self.pos(i)
         for blk in self.blocks:
             x = blk(x, bias)
@@ -111,14 +101,14 @@ class PrefixLM(nn.Module):
 def main():
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
-    train, test = CodeBooks(7000, 1), CodeBooks(500, 2)
-    micro, accumulate, epochs = 16, 2, 2
+    train, test = (CodeBooks(7000, 1), CodeBooks(500, 2))
+    micro, accumulate, epochs = (16, 2, 2)
     loader = DataLoader(train, batch_size=micro, shuffle=True, drop_last=True)
     model = PrefixLM()
-    opt = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.02)
+    opt = torch.optim.AdamW(model.parameters(), lr=0.003, betas=(0.9, 0.95), weight_decay=0.02)
     updates = epochs * len(loader) // accumulate
     print(f"{updates} updates, floor of the loss {floor():.4f}, guessing {math.log(WORDS):.4f}")
-    done, total, tokens = 0, 0.0, 0
+    done, total, tokens = (0, 0.0, 0)
     for epoch in range(epochs):
         for n, (ids, labels, _) in enumerate(loader):
             loss = F.cross_entropy(
@@ -132,9 +122,8 @@ def main():
             for p in model.parameters():
                 p.grad /= tokens
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            # trapezoid: short climb, long flat, linear descent
             f = done / updates
-            lr = 3e-3 * min(1.0, done / 30 + 0.03, max(0.0, (1 - f) / 0.3))
+            lr = 0.003 * min(1.0, done / 30 + 0.03, max(0.0, (1 - f) / 0.3))
             for g in opt.param_groups:
                 g["lr"] = lr
             opt.step()
@@ -143,7 +132,7 @@ def main():
                 print(
                     f"update {done} summed loss {total:.1f} per token {total / tokens:.4f} lr {lr:.1e}"
                 )
-            done, total, tokens = done + 1, 0.0, 0
+            done, total, tokens = (done + 1, 0.0, 0)
     model.eval()
     with torch.no_grad():
         ids, labels, clean = (torch.stack(z) for z in zip(*(test[i] for i in range(len(test)))))
@@ -152,8 +141,7 @@ def main():
             f"test loss per token {F.cross_entropy(logits.flatten(0, 1), labels[:, -ANSWER:].flatten()).item():.4f}"
         )
         print(
-            f"right word named {(logits.argmax(-1) == clean).float().mean().item():.3f}, "
-            f"agrees with the clerk {(logits.argmax(-1) == labels[:, -ANSWER:]).float().mean().item():.3f}"
+            f"right word named {(logits.argmax(-1) == clean).float().mean().item():.3f}, agrees with the clerk {(logits.argmax(-1) == labels[:, -ANSWER:]).float().mean().item():.3f}"
         )
 
 

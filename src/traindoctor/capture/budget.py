@@ -193,12 +193,13 @@ class Governor:
         self._chosen = None
         earned = self.earnings(seconds) * steps
         self.earned += earned
-        if not self.early:
+        early = self.early
+        self.run_seconds += seconds * steps
+        if not early:
             back = min(self.ahead, PAID_BACK * earned)
             self.ahead -= back
             self.left = min(self.cap, self.left + earned - back)
-        self.run_seconds += seconds * steps
-        if self.run_seconds - seconds * steps < UP_FRONT_SECONDS <= self.run_seconds:
+        elif not self.early:
             self.ahead = max(0.0, self.spent + self.owed - self.earned)
         # Listening comes first: were debts paid from what it needs, nothing would ever be measured again.
         listening = max(0.0, self._paid - self._measured)
