@@ -44,7 +44,8 @@ def position_missing(record: Record) -> Outcome:
     Permutes the tokens of each row at the embedding call and compares with the permuted outputs. Without any
     position signal they are the same to rounding, which is measured: what one unit in the last place of the weights
     does. The order is said to arrive only where it moves the outputs in earnest, as other tokens do.
-    Patches, frames and features have no lookup: there the positions whose added codes are equal are exchanged.
+    Patches, frames and features have no lookup: there the positions whose added codes are equal are exchanged, and
+    all of them where codes multiply queries and keys.
     ## Why it matters
     Attention alone sees a bag of tokens: whatever depends on their order cannot be learned.
     ## How to fix

@@ -62,7 +62,8 @@ def lr_schedule_wrong(record: Record) -> Outcome:
     ## What it does
     Reads the rate the optimizer really used at each step: does it reach zero long before the end, stay at the
     first value of a warm-up, grow without end, or does the scheduler drive another optimizer than the one that
-    steps? Do groups that were given different rates all have the same one? For a rate that died early, the last steps are replayed with the highest rate of the run.
+    steps? Do groups that were given different rates all have the same one? For a rate that died early, the last steps are
+    replayed with the highest rate of the run. Where they cannot be, the cause is only possible in a run that learned.
     ## Why it matters
     A per-epoch scheduler stepped on every batch freezes the run within its first epoch, without any error.
     ## How to fix
