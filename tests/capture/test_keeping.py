@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traindoctor.capture.budget import UP_FRONT_SECONDS, Governor
-from traindoctor.capture.keeping import EVERY, LATER_SHARE, Keeping
+from traindoctor.capture.keeping import EVERY, SHARE_OF_SNAPSHOTS, Keeping
 from traindoctor.experiment.patient import Patient
 
 
@@ -19,4 +19,4 @@ def test_a_snapshot_waits_until_the_last_one_is_a_part_of_what_was_earned() -> N
     while not keeping.keeper.allowed(EVERY):
         governor.end_step(0.1)
         seconds += 0.1
-    assert 1.0 <= LATER_SHARE * 0.02 * seconds < 1.01
+    assert 1.0 <= SHARE_OF_SNAPSHOTS * 0.02 * seconds < 1.01

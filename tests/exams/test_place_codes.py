@@ -45,12 +45,12 @@ TOLD_APART = {
 }
 
 
-def judged(patient: Patient) -> Outcome:
+def judged(patient: Patient, losses: tuple[float, ...] = (1.6,) * 20) -> Outcome:
     result = place_codes(patient)
     asked = ExamResult(
         "positions", 0, "not-applicable", {}, "the model does not take rows of tokens"
     )
-    return position_missing(make_record({"loss.root": [1.6] * 20}, exams=[asked, result]))
+    return position_missing(make_record({"loss.root": losses}, exams=[asked, result]))
 
 
 @pytest.mark.parametrize("name", BLIND)
@@ -290,6 +290,33 @@ def test_rotary_codes_over_the_heads_tell_no_frames_apart(
     assert isinstance(found, Finding)
     assert found.status == "confirmed"
     assert "multiplied by position codes" in found.summary
+
+
+def test_where_the_task_is_learned_without_order_they_are_likely_a_mistake() -> None:
+    falling = tuple(1.6 * 0.985**k for k in range(100))
+    found = judged(of_frames(lambda x: by_halves(x, 1), fused=True), falling)
+    assert isinstance(found, Finding)
+    assert found.status == "likely"
+
+
+def test_a_table_in_front_of_the_places_is_no_code_of_queries_and_keys() -> None:
+    """What multiplies the features of a picture before its places are made says nothing of their order."""
+    window = torch.rand(T, D)
+
+    class Windowed(Frames):
+        def forward(self, frames: Tensor) -> Tensor:
+            h = self.embed(frames) * window
+            q, k, v = self.qkv(h).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+            mixed = F.scaled_dot_product_attention(q, k, v)
+            return self.head((h + mixed.transpose(1, 2).flatten(-2)).mean(1))
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    torch.manual_seed(0)
+    batch = torch.randn(6, T, 9), torch.randint(5, (6,))
+    patient = tape_steps(Windowed(lambda x: x, True), loss, lambda _: batch)
+    assert not isinstance(judged(patient), Finding)
 
 
 @pytest.mark.parametrize("turn", TURNS)

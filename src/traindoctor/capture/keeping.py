@@ -17,7 +17,7 @@ from traindoctor.record import RecordWriter
 PART, EVERY = "snapshot", 30
 # After the first minute a snapshot is taken when the last one, with all steps that were heard for it, has cost this part
 # of what was earned since.
-LATER_SHARE = 0.25
+SHARE_OF_SNAPSHOTS = 0.25
 
 
 class Keeping:
@@ -75,7 +75,7 @@ class Keeping:
     @property
     def _afforded(self) -> bool:
         earned = self.governor.earned - self._earned_before
-        return self.governor.early or self._whole <= LATER_SHARE * earned
+        return self.governor.early or self._whole <= SHARE_OF_SNAPSHOTS * earned
 
     def _ask(self, keeper: Keeper) -> None:
         """A new tape, and the batch of its step: does it need what only a variable holds?"""

@@ -50,7 +50,7 @@ class Added:
 @exam_of_tape(name="place_codes", title="Does every place have a code of its own", cost=4)
 def place_codes(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
     """With the weights at `step`. `alike`: places that share their code with another one, of `places` (`codes` is 0 where none
-    is added: the places are pieces of something larger, or what they ask and answer is `turned` by fixed tables). `gap`: how far the
+    is added: the places are pieces of something larger, or their queries and keys are `turned` by fixed tables). `gap`: how far the
     outputs of the places (or the loss) move when those are exchanged among themselves, `replaced`: when they hold what
     other examples have there, `noise`: when every weight moves by one unit in its last place; all relative."""
     require_faithful(tape)
@@ -84,8 +84,11 @@ def place_codes(patient: Patient, tape: StepTape) -> Mapping[str, Any]:
 def without_codes(structure: Structure) -> dict[str, Any]:
     """Nothing is added to the places: pieces that were cut out of a picture or a signal are exchanged as they are, and so
     are places of any kind whose queries and keys are turned by tables."""
-    turned = next(tables(structure), None)
-    for ref, line in pieces(structure, cut=turned is None):
+    turns = list(tables(structure))
+    for ref, line in pieces(structure, cut=not turns):
+        turned = next(
+            (op for op in turns if any(structure.depends(r, ref) for r in op.inputs)), None
+        )
         content = replay(structure.tape, dtype=torch.float64, want=[ref])[ref].detach().clone()
         places = content.shape[1]
         found = swapped(structure, ref, content, torch.zeros(places, dtype=torch.long))
@@ -99,8 +102,8 @@ def without_codes(structure: Structure) -> dict[str, Any]:
 
 
 def tables(structure: Structure) -> Iterator[Op]:
-    """What multiplies projected values, on their way into an attention, by fixed numbers that differ over two axes and are
-    the same for all examples: rotary codes. A vector of them is a scale of features."""
+    """What multiplies queries and keys by fixed numbers that differ over two axes and are the same for all examples: rotary
+    codes. A vector of them is a scale of features."""
     tape = structure.tape
     for op in tape.ops:
         if op.kind != "mul" or len(op.inputs) != 2 or op.outputs[0] is None:
@@ -120,7 +123,7 @@ def tables(structure: Structure) -> Iterator[Op]:
             and any(
                 structure.depends(ref, op.outputs[0])
                 for attention in structure.attentions
-                for ref in attention.inputs
+                for ref in attention.inputs[:2]
             )
         ):
             yield op

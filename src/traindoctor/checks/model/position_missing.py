@@ -124,6 +124,8 @@ def told_apart(record: Record) -> Outcome | None:
             line=values["line"],
             since_step=0,
             grade="exact",
+            # A set of places may be all that the task needs.
+            status="likely" if course is not None and course.learned else None,
         )
     if values["codes"] == 0:
         return bag_of_pieces(record, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cache, partial
 from math import prod
 from typing import Any, final
@@ -25,7 +26,7 @@ def row_to_row(dtype: torch.dtype, device: torch.device) -> bool:
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-class LongRows:
+class LongRows(ABC):
     """What both ways have in common: the losses are finished in a last launch."""
 
     def __init__(
@@ -57,9 +58,9 @@ class LongRows:
                 num_warps=4,
             )
 
+    @abstractmethod
     def _read(self, num_valid: Tensor, tensors: tuple[Tensor, ...]) -> None:
         """Launch what reads the logits; `tensors` as both kernels take them first."""
-        raise NotImplementedError
 
     def __call__(
         self,
